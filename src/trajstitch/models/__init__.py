@@ -1,0 +1,1 @@
+"""The networks and the models built from them."""

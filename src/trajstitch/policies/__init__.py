@@ -1,0 +1,1 @@
+"""Algorithms that learn a policy: each a config with `init` and `update`."""

@@ -1,0 +1,1 @@
+"""The built-in benchmark sets: ladders of trained policies, and the data collected with them."""
