@@ -100,8 +100,13 @@ class _Plain:
         self.next = now + PLAIN_EVERY_SECONDS
         rate = self.done / max(now - self.start, 1e-9)
         left = (self.total - self.done) / max(rate, 1e-9)
-        line = f"{self.description}: {self.done:,}/{self.total:,} {self.unit}, {rate:,.0f} {self.unit}/s, {_clock(left)} left"
-        log(line + (f", {_format(shown)}" if shown else ""))
+        parts = [
+            f"{self.description}: {self.done:,}/{self.total:,} {self.unit}",
+            f"{rate:,.0f} {self.unit}/s",
+            f"{_clock(left)} left",
+            *([_format(shown)] if shown else []),
+        ]
+        log(", ".join(parts))
 
 
 def _clock(seconds: float) -> str:

@@ -1,0 +1,1 @@
+"""Better offline-RL data from the data you have, by model-based trajectory stitching."""

@@ -1,0 +1,86 @@
+"""Which environment a data set is evaluated in, and what returns count as 0 and as 100."""
+
+import difflib
+import json
+import re
+from typing import TYPE_CHECKING
+
+from trajstitch.errors import InputError
+
+if TYPE_CHECKING:
+    import gymnasium
+
+    from trajstitch.trajectories import Metadata
+
+REFERENCE: dict[str, tuple[float, float]] = {
+    "hopper": (-20.272305, 3234.3),
+    "halfcheetah": (-280.178953, 12135.0),
+    "walker2d": (1.629008, 4592.3),
+    "ant": (-325.6, 3879.7),
+}
+"""D4RL's random and expert returns per task."""
+
+D4RL_ENVIRONMENTS = {
+    "hopper": "Hopper-v4",
+    "halfcheetah": "HalfCheetah-v4",
+    "walker2d": "Walker2d-v4",
+    "ant": "Ant-v4",
+}
+"""D4RL's v2 data was logged in environments that Gymnasium's v4 reproduce; v5 changed Walker2d's physics."""
+
+
+def task_of(name: str) -> str | None:
+    """The locomotion task that a data set or environment name speaks of: Hopper-v5, hopper-medium-v2, ..."""
+    words = re.split(r"[^a-z0-9]+", name.lower())
+    return next((task for task in REFERENCE if task in words), None)
+
+
+def d4rl_environment(name: str) -> str | None:
+    """The Gymnasium environment for a D4RL data set name, such as hopper-medium-replay-v2."""
+    return D4RL_ENVIRONMENTS.get(task_of(name) or "")
+
+
+def reference(metadata: "Metadata") -> tuple[float, float] | None:
+    """The set's own reference returns, else D4RL's for its task, else None."""
+    if metadata.reference is not None:
+        return metadata.reference
+    task = task_of(environment_id(metadata) or "") or task_of(metadata.name)
+    return REFERENCE.get(task or "")
+
+
+def normalised(value: float, metadata: "Metadata") -> float | None:
+    """A return as D4RL's score: 0 is random, 100 is expert."""
+    scale = reference(metadata)
+    return None if scale is None else 100 * (value - scale[0]) / (scale[1] - scale[0])
+
+
+def environment_id(metadata: "Metadata") -> str | None:
+    spec = metadata.evaluation_environment or metadata.environment
+    return None if spec is None else json.loads(spec)["id"]
+
+
+def make(metadata: "Metadata", **options: object) -> "gymnasium.Env":
+    """The environment to evaluate in, from the data set's own spec."""
+    spec = metadata.evaluation_environment or metadata.environment
+    if spec is None:
+        raise InputError(f"{metadata.source or metadata.name}: names no environment, so nothing can be rolled out")
+    import gymnasium
+    from gymnasium.envs.registration import EnvSpec
+
+    try:
+        return gymnasium.make(EnvSpec.from_json(spec), **options)  # pyright: ignore[reportArgumentType]
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise InputError(f'{json.loads(spec)["id"]} needs MuJoCo: pip install "trajstitch[mujoco]"') from error
+
+
+def spec_json(environment: str) -> str:
+    """A registered environment's EnvSpec as JSON, without starting it (so without MuJoCo)."""
+    import gymnasium
+
+    try:
+        return gymnasium.spec(environment).to_json()
+    except gymnasium.error.Error as error:
+        near = difflib.get_close_matches(environment, list(gymnasium.registry), n=1)
+        raise InputError(
+            f"unknown environment {environment!r}{f' (did you mean {near[0]!r}?)' if near else ''}"
+        ) from error

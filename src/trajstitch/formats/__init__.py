@@ -1,0 +1,154 @@
+"""Data in and out: one URI names a data set in any of the supported formats.
+
+minari:ID          a data set of the local Minari store (downloaded when it is not there)
+d4rl:FILE.hdf5     D4RL's HDF5 layout, v0 and v2
+npz:FILE.npz       NumPy arrays, our keys or the usual spellings
+table:FILE         CSV or Parquet, one row a step
+TASK/SET           a built-in set, such as hopper/medium-replay
+"""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trajstitch.errors import InputError
+
+if TYPE_CHECKING:
+    from trajstitch.formats.table import Columns
+    from trajstitch.trajectories import Trajectories
+
+SCHEMES = ("minari", "d4rl", "npz", "table")
+
+
+@dataclass(frozen=True)
+class URI:
+    scheme: str
+    """One of SCHEMES, or "set" for a built-in set."""
+    location: str
+    """What follows the colon: an identifier or a path."""
+
+    def __str__(self) -> str:
+        return self.location if self.scheme == "set" else f"{self.scheme}:{self.location}"
+
+
+def parse(uri: str) -> URI:
+    """Split a URI; raise for schemes and set names that don't exist, naming the nearest that does."""
+    scheme, colon, location = uri.partition(":")
+    if colon and scheme in SCHEMES:
+        if not location:
+            raise InputError(f"{uri!r} names no data set: write {scheme}:{'ID' if scheme == 'minari' else 'FILE'}")
+        return URI(scheme, location)
+    if colon:
+        raise InputError(
+            f"unknown scheme {scheme!r} in {uri!r}{_nearest(scheme, SCHEMES)}: use one of "
+            + ", ".join(f"{name}:..." for name in SCHEMES)
+            + ", or a built-in set such as hopper/medium-replay"
+        )
+    from trajstitch import sets
+
+    if uri not in sets.NAMES:
+        hint = _nearest(uri, sets.NAMES) or _scheme_for(uri)
+        raise InputError(f"no built-in set {uri!r}{hint}: `trajstitch sets` lists them")
+    return URI("set", uri)
+
+
+def load(uri: str, *, columns: "Columns | None" = None, allow_nonfinite: bool = False) -> "Trajectories":
+    """Load a data set. NaN and infinite values are refused unless allowed (as `trajstitch inspect` does)."""
+    parsed = parse(uri)
+    if columns is not None and parsed.scheme != "table":
+        raise InputError(f"a column mapping goes with table: URIs, not with {uri}")
+    if parsed.scheme == "set":
+        from trajstitch.sets.collect import load_set
+
+        data = load_set(parsed.location)
+    elif parsed.scheme == "table":
+        from trajstitch.formats import table
+
+        data = table.load(parsed.location, columns)
+    else:
+        data = _module(parsed.scheme).load(parsed.location)
+    if not allow_nonfinite:
+        require_finite(data, uri)
+    return data
+
+
+def save(data: "Trajectories", uri: str, *, force: bool = False, columns: "Columns | None" = None) -> None:
+    """Save a data set: all of it or, on any failure, nothing. Refuses to overwrite unless forced."""
+    parsed = parse(uri)
+    if parsed.scheme == "set":
+        raise InputError(f"{uri} is a built-in set and can't be written: give a target such as minari:my/set-v0")
+    if parsed.scheme == "table":
+        from trajstitch.formats import table
+
+        table.save(data, parsed.location, force=force, columns=columns)
+    else:
+        _module(parsed.scheme).save(data, parsed.location, force=force)
+
+
+def require_free(uri: str, *, force: bool) -> None:
+    """Raise now if saving to `uri` would be refused later: checked before hours of work, not after."""
+    parsed = parse(uri)
+    if parsed.scheme == "set":
+        raise InputError(f"{uri} is a built-in set and can't be written: give a target such as minari:my/set-v0")
+    _module(parsed.scheme).require_free(parsed.location, force=force)
+
+
+def require_finite(data: "Trajectories", uri: str) -> None:
+    """Raise at the first NaN or infinite value, with its place."""
+    for name, rows, episode_of in (
+        ("observations", data.observations, lambda row: _episode(row, data.first_rows)),
+        ("actions", data.actions, lambda row: _episode(row, data.offsets[:-1])),
+        ("rewards", data.rewards, lambda row: _episode(row, data.offsets[:-1])),
+    ):
+        bad = first_nonfinite(rows)
+        if bad is not None:
+            episode, step = episode_of(bad)
+            raise InputError(
+                f"{uri}: {name} hold a NaN or infinite value in episode {episode}, step {step}; `trajstitch inspect` "
+                "counts them: drop or repair those episodes first"
+            )
+
+
+def first_nonfinite(rows: np.ndarray) -> int | None:
+    """The first row with a NaN or infinite value, if any; one pass, no copy of the data."""
+    block = 1 << 18
+    for start in range(0, len(rows), block):
+        part = rows[start : start + block]
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(part.sum(dtype=np.float64)):
+                continue
+        bad = ~np.isfinite(part).reshape(len(part), -1).all(axis=1)
+        if bad.any():
+            return start + int(np.argmax(bad))
+    return None
+
+
+def _episode(row: int, starts: np.ndarray) -> tuple[int, int]:
+    episode = int(np.searchsorted(starts, row, side="right")) - 1
+    return episode, row - int(starts[episode])
+
+
+def _module(scheme: str) -> ModuleType:
+    return import_module(f"trajstitch.formats.{scheme}")
+
+
+def _nearest(name: str, known: "tuple[str, ...] | list[str]") -> str:
+    match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f" (did you mean {match[0]!r}?)" if match else ""
+
+
+def _scheme_for(path: str) -> str:
+    endings: dict[str, Callable[[str], bool]] = {
+        "d4rl": lambda name: name.endswith((".hdf5", ".h5")),
+        "npz": lambda name: name.endswith(".npz"),
+        "table": lambda name: name.endswith((".csv", ".parquet")),
+    }
+    for scheme, matches in endings.items():
+        if matches(path):
+            return f" (a file? then write {scheme}:{path})"
+    return ""

@@ -1,0 +1,326 @@
+"""The data: trajectories as flat arrays and episode offsets.
+
+An episode of T steps has T+1 observations, so the state a step ends in is always known, and the rows of
+`observations` for episode e start at `offsets[e] + e`. Terminated and truncated are different things: after a
+termination nothing follows, after a truncation (a time limit, or the log's end) the world went on unobserved.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, Literal, Self
+
+import numpy as np
+from gymnasium import Space
+from jaxtyping import Bool, Float, Integer
+
+from trajstitch.errors import InputError
+
+Verdict = Literal["ok", "note", "bad"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found: `ok`, a `note` worth knowing, or `bad` data that no method should learn from."""
+
+    check: str
+    verdict: Verdict
+    detail: str
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What is known about a data set beside its arrays."""
+
+    name: str = "unnamed"
+    """The data set's identifier in its own ecosystem."""
+    source: str = ""
+    """The URI it was loaded from, or how it was made."""
+    environment: str | None = None
+    """Gymnasium's EnvSpec of the environment it was collected in, as JSON."""
+    evaluation_environment: str | None = None
+    """EnvSpec of the environment to evaluate in, where it is not the one above."""
+    observation_space: Space | None = None
+    """The original space, which may be nested: `spaces.flatten` made the rows, `spaces.unflatten` undoes it."""
+    action_space: Space | None = None
+    """The original action space, with its bounds."""
+    reference: tuple[float, float] | None = None
+    """Returns of a random and of an expert policy: scores 0 and 100."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Everything else the format stored about the set (JSON values), handed back when it is saved."""
+    findings: tuple[Finding, ...] = ()
+    """What the loader had to repair or leave out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Provenance:
+    """Where each step comes from: logged in the source data, or stitched between two of its states."""
+
+    source_episode: Integer[np.ndarray, " steps"]
+    """Episode of the source data that holds the state the step starts in."""
+    source_step: Integer[np.ndarray, " steps"]
+    """That state's index within the episode."""
+    stitched: Bool[np.ndarray, " steps"]
+    """True where the step is a jump with a synthetic action and reward."""
+    margin: Float[np.ndarray, " steps"]
+    """A jump's log-likelihood over the logged step's (NaN where logged)."""
+    value_gain: Float[np.ndarray, " steps"]
+    """V(jump's target) - V(logged next state) (NaN where logged)."""
+    predicted_reward: Float[np.ndarray, " steps"]
+    """The reward model's word for the jump (NaN where logged)."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            object.__setattr__(self, item.name, _frozen(getattr(self, item.name)))
+            if getattr(self, item.name).shape != self.stitched.shape:
+                raise InputError(f"provenance: {item.name} has another length than stitched")
+
+    @classmethod
+    def logged(cls, offsets: Integer[np.ndarray, " episodes+1"]) -> Self:
+        """Every step as it was logged: the provenance of a data set that nothing has touched."""
+        lengths = np.diff(offsets)
+        nothing = np.full(offsets[-1], np.nan, np.float32)
+        return cls(
+            source_episode=np.repeat(np.arange(len(lengths), dtype=np.int32), lengths),
+            source_step=(np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)).astype(np.int32),
+            stitched=np.zeros(offsets[-1], bool),
+            margin=nothing,
+            value_gain=nothing,
+            predicted_reward=nothing,
+        )
+
+    def rows(self, index: Integer[np.ndarray, " rows"]) -> Self:
+        return type(self)(**{item.name: getattr(self, item.name)[index] for item in fields(self)})
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectories:
+    """An immutable set of episodes. Arrays are checked for shape here and for content by `checks.check`."""
+
+    observations: Float[np.ndarray, "steps+episodes observation"]
+    actions: Float[np.ndarray, "steps action"]
+    rewards: Float[np.ndarray, " steps"]
+    terminated: Bool[np.ndarray, " steps"]
+    truncated: Bool[np.ndarray, " steps"]
+    offsets: Integer[np.ndarray, " episodes+1"]
+    metadata: Metadata = Metadata()
+    provenance: Provenance | None = None
+
+    def __post_init__(self) -> None:
+        for name, rank, kinds in (
+            ("observations", 2, "f"),
+            ("actions", 2, "f"),
+            ("rewards", 1, "f"),
+            ("terminated", 1, "b"),
+            ("truncated", 1, "b"),
+            ("offsets", 1, "i"),
+        ):
+            array = _frozen(getattr(self, name))
+            object.__setattr__(self, name, array)
+            if array.ndim != rank:
+                raise InputError(f"{name}: expected {rank} dimension(s), got shape {array.shape}")
+            if array.dtype.kind not in kinds:
+                wanted = {"f": "floating-point", "b": "boolean", "i": "integer"}[kinds]
+                raise InputError(f"{name}: expected {wanted} values, got dtype {array.dtype}")
+        steps, episodes = len(self.rewards), len(self.offsets) - 1
+        if episodes < 1:
+            raise InputError("the data set has no episodes: there is nothing to work with")
+        if self.offsets[0] != 0 or self.offsets[-1] != steps or (np.diff(self.offsets) < 0).any():
+            raise InputError(f"offsets: must rise from 0 to the number of steps ({steps:,})")
+        for name, length in (
+            ("observations", steps + episodes),
+            ("actions", steps),
+            ("terminated", steps),
+            ("truncated", steps),
+        ):
+            if len(getattr(self, name)) != length:
+                raise InputError(
+                    f"{name}: has {len(getattr(self, name)):,} rows, but {steps:,} steps in {episodes:,} "
+                    f"episodes need {length:,}"
+                )
+        if self.provenance is not None and len(self.provenance.stitched) != steps:
+            raise InputError(f"provenance: has {len(self.provenance.stitched):,} rows for {steps:,} steps")
+
+    # Sizes and indices
+
+    def __len__(self) -> int:
+        """The number of episodes."""
+        return len(self.offsets) - 1
+
+    @property
+    def steps(self) -> int:
+        """The number of transitions."""
+        return len(self.rewards)
+
+    @property
+    def observation_size(self) -> int:
+        return self.observations.shape[1]
+
+    @property
+    def action_size(self) -> int:
+        return self.actions.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the data's arrays, provenance aside."""
+        arrays = (self.observations, self.actions, self.rewards, self.terminated, self.truncated)
+        return sum(array.nbytes for array in arrays)
+
+    @cached_property
+    def lengths(self) -> Integer[np.ndarray, " episodes"]:
+        return _frozen(np.diff(self.offsets))
+
+    @cached_property
+    def episode_of_step(self) -> Integer[np.ndarray, " steps"]:
+        return _frozen(np.repeat(np.arange(len(self)), self.lengths))
+
+    @cached_property
+    def state_rows(self) -> Integer[np.ndarray, " steps"]:
+        """The row of `observations` each step starts in; the next state's row is one more."""
+        return _frozen(np.arange(self.steps) + self.episode_of_step)
+
+    @cached_property
+    def first_rows(self) -> Integer[np.ndarray, " episodes"]:
+        """The row of each episode's first observation."""
+        return _frozen(self.offsets[:-1] + np.arange(len(self)))
+
+    # What the episodes are worth
+
+    @cached_property
+    def returns(self) -> Float[np.ndarray, " episodes"]:
+        """Each episode's undiscounted sum of rewards."""
+        return _frozen(np.bincount(self.episode_of_step, self.rewards, minlength=len(self)))
+
+    @cached_property
+    def episode_terminated(self) -> Bool[np.ndarray, " episodes"]:
+        """Whether each episode ends in a termination (an empty one does not)."""
+        return _frozen(self._at_end(self.terminated))
+
+    @cached_property
+    def episode_truncated(self) -> Bool[np.ndarray, " episodes"]:
+        return _frozen(self._at_end(self.truncated))
+
+    def _at_end(self, flags: Bool[np.ndarray, " steps"]) -> Bool[np.ndarray, " episodes"]:
+        ends = np.zeros(len(self), bool)
+        filled = self.lengths > 0
+        ends[filled] = flags[self.offsets[1:][filled] - 1]
+        return ends
+
+    # Choosing episodes
+
+    def __getitem__(self, which: int | slice | Sequence[int] | np.ndarray) -> Self:
+        """Some of the episodes, in the order asked for; one index gives a set of one episode."""
+        episodes = np.atleast_1d(np.arange(len(self))[np.asarray(which) if isinstance(which, list) else which])
+        if len(episodes) == 0:
+            raise InputError("the selection holds no episodes")
+        lengths = self.lengths[episodes]
+        offsets = np.concatenate(([0], np.cumsum(lengths)))
+        steps = _ranges(self.offsets[episodes], lengths)
+        rows = _ranges(self.first_rows[episodes], lengths + 1)
+        return replace(
+            self,
+            observations=self.observations[rows],
+            actions=self.actions[steps],
+            rewards=self.rewards[steps],
+            terminated=self.terminated[steps],
+            truncated=self.truncated[steps],
+            offsets=offsets,
+            provenance=None if self.provenance is None else self.provenance.rows(steps),
+        )
+
+    def __iter__(self) -> Iterator[Self]:
+        return (self[episode] for episode in range(len(self)))
+
+    def best(self, fraction: float) -> Self:
+        """The best `fraction` of the episodes by return (at least one), in their original order."""
+        if not 0 < fraction <= 1:
+            raise InputError(f"the best fraction must be above 0 and at most 1, not {fraction}")
+        count = max(1, round(fraction * len(self)))
+        chosen = np.argsort(-self.returns, kind="stable")[:count]
+        return self[np.sort(chosen)]
+
+    def summary(self) -> dict[str, Any]:
+        """The facts `trajstitch inspect` prints first, as plain JSON values."""
+        returns, lengths = self.returns, self.lengths
+        spread = {
+            name: {
+                "mean": float(values.mean()),
+                "std": float(values.std()),
+                "min": float(values.min()),
+                "median": float(np.median(values)),
+                "max": float(values.max()),
+            }
+            for name, values in (("returns", returns), ("lengths", lengths))
+        }
+        stitched = {} if self.provenance is None else {"stitched": int(self.provenance.stitched.sum())}
+        return {
+            "name": self.metadata.name,
+            "source": self.metadata.source,
+            "episodes": len(self),
+            "steps": self.steps,
+            "observation_size": self.observation_size,
+            "action_size": self.action_size,
+            "bytes": self.nbytes,
+            "terminated": int(self.episode_terminated.sum()),
+            "truncated": int(self.episode_truncated.sum()),
+            **spread,
+            "mean_reward": float(self.rewards.mean(dtype=np.float64)) if self.steps else 0.0,
+            **stitched,
+        }
+
+    def equals(self, other: "Trajectories") -> bool:
+        """Whether both hold the same episodes, bit for bit (metadata aside)."""
+        return all(
+            getattr(self, name).dtype == getattr(other, name).dtype
+            and np.array_equal(getattr(self, name), getattr(other, name), equal_nan=name not in _FLAGS)
+            for name in ("observations", "actions", "rewards", *_FLAGS)
+        )
+
+
+_FLAGS = ("terminated", "truncated", "offsets")
+
+
+def concatenate(parts: Sequence[Trajectories]) -> Trajectories:
+    """All the episodes of several sets, in order; metadata comes from the first.
+
+    Provenance survives only if every part has it: its episode numbers are each part's own.
+    """
+    if not parts:
+        raise InputError("there is nothing to concatenate")
+    sizes = {(part.observation_size, part.action_size) for part in parts}
+    if len(sizes) > 1:
+        raise InputError(f"the sets differ in observation and action size: {sorted(sizes)}")
+    bases = np.cumsum([0, *(part.steps for part in parts)])
+    provenances = [part.provenance for part in parts if part.provenance is not None]
+    provenance = None
+    if len(provenances) == len(parts):
+        provenance = Provenance(
+            **{
+                item.name: np.concatenate([getattr(one, item.name) for one in provenances])
+                for item in fields(Provenance)
+            }
+        )
+    return Trajectories(
+        observations=np.concatenate([part.observations for part in parts]),
+        actions=np.concatenate([part.actions for part in parts]),
+        rewards=np.concatenate([part.rewards for part in parts]),
+        terminated=np.concatenate([part.terminated for part in parts]),
+        truncated=np.concatenate([part.truncated for part in parts]),
+        offsets=np.concatenate([[0], *(part.offsets[1:] + base for part, base in zip(parts, bases, strict=False))]),
+        metadata=parts[0].metadata,
+        provenance=provenance,
+    )
+
+
+def _ranges(
+    starts: Integer[np.ndarray, " pieces"], lengths: Integer[np.ndarray, " pieces"]
+) -> Integer[np.ndarray, " rows"]:
+    """The indices of several runs, one after the other: starts[0], starts[0]+1, ..."""
+    before = np.cumsum(lengths) - lengths
+    return np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    view = np.asarray(array).view()
+    view.flags.writeable = False
+    return view
