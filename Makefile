@@ -1,0 +1,53 @@
+# Every target sets up what it needs, once. `make demo` and `make test` are all a fresh machine has to know.
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench interop clean
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
+READY := .venv/.ready
+BIN := .venv/bin
+
+help:
+	@echo "make demo     the main job on built-in data, in minutes: prints what it found and where it saved it"
+	@echo "make test     the tests"
+	@echo "make lint     ruff and pyright"
+	@echo "make bench    the benchmarks, with tables on the screen and JSON in benchmarks/results/"
+	@echo "make interop  other libraries read what we write (an environment of its own)"
+	@echo "make clean    remove the environments and everything made by these commands"
+
+# $(1): folder of the environment, $(2): what to install into it
+define install
+	@test -n "$(PYTHON)" || { echo "error: needs Python 3.11 or newer; install one, or name it: make PYTHON=..." >&2; exit 2; }
+	@echo "setting up $(1) (once)" >&2
+	@if command -v uv >/dev/null; then uv venv -q --allow-existing --python $(PYTHON) $(1) && uv pip install -q --python $(1)/bin/python $(2); \
+	else $(PYTHON) -m venv $(1) && $(1)/bin/python -m pip install -q --disable-pip-version-check $(2); fi
+endef
+
+$(READY): pyproject.toml
+	$(call install,.venv,-e '.[dev]')
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/trajstitch collect hopper/medium-replay --transitions 20000 --to npz:demo/hopper-medium-replay.npz --force
+	@$(BIN)/trajstitch inspect npz:demo/hopper-medium-replay.npz
+
+test: $(READY)
+	$(BIN)/python -m pytest -n auto
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)
+	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file --json benchmarks/results/$$(basename $$file .py).json; done
+
+clean:
+	rm -rf .venv .venv-interop demo build dist benchmarks/results .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

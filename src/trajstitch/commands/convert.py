@@ -1,0 +1,31 @@
+"""`trajstitch convert SRC DST`."""
+
+from dataclasses import dataclass
+
+import tyro
+
+from trajstitch import console, formats
+from trajstitch.commands.columns import ColumnFlags
+
+
+@dataclass(frozen=True)
+class Command(ColumnFlags):
+    """Copy a data set from one format to another; the source is never touched.
+
+    Example: trajstitch convert d4rl:hopper-medium-v2.hdf5 minari:my/hopper-medium-v0
+    """
+
+    source: tyro.conf.Positional[str]
+    """The data set to read, as a URI."""
+    target: tyro.conf.Positional[str]
+    """Where to write it, as a URI."""
+    force: bool = False
+    """Overwrite the target if it is there."""
+
+    def run(self) -> None:
+        formats.require_free(self.target, force=self.force)
+        data = formats.load(self.source, columns=self.mapping(self.source))
+        for finding in data.metadata.findings:
+            console.log(f"{self.source}: {finding.detail}")
+        formats.save(data, self.target, force=self.force)
+        console.stdout().print(f"{self.target}: {data.steps:,} transitions in {len(data):,} episodes", soft_wrap=True)

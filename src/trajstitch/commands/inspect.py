@@ -1,0 +1,31 @@
+"""`trajstitch inspect URI`."""
+
+from dataclasses import dataclass
+
+import tyro
+
+from trajstitch import console, formats
+from trajstitch.commands import print_json
+from trajstitch.commands.columns import ColumnFlags
+from trajstitch.inspect import inspect, render
+
+
+@dataclass(frozen=True)
+class Command(ColumnFlags):
+    """Show what is in a data set, and every check with its verdict; exits with 2 if a check finds bad data.
+
+    Example: trajstitch inspect minari:mujoco/hopper/medium-v0
+    """
+
+    uri: tyro.conf.Positional[str]
+    """The data set, as a URI."""
+    json: bool = False
+    """Print JSON instead of text."""
+
+    def run(self) -> int:
+        report = inspect(formats.load(self.uri, columns=self.mapping(self.uri), allow_nonfinite=True))
+        if self.json:
+            print_json(report)
+        else:
+            render(report, console.stdout())
+        return 2 if any(check["verdict"] == "bad" for check in report["checks"]) else 0

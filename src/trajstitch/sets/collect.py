@@ -1,0 +1,267 @@
+"""Collect a built-in set: roll out the task's ladder in its environment.
+
+Each part of a set is divided in advance into shards, and a shard's bits depend on (seed, part, shard) alone: every
+episode has a random stream of its own, and the policy always sees a batch of the same shape. So the data is the same
+whatever the number of processes.
+"""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from trajstitch import console, environments, sets
+from trajstitch.errors import InputError
+from trajstitch.sets.ladder import Ladder, Layers, act, load_ladder
+from trajstitch.trajectories import Metadata, Trajectories
+
+SHARD_STEPS = 16_000
+"""Transitions a shard aims at: seconds of work, so that a few processes finish together."""
+LANES = 8
+"""Episodes stepped together: enough to spread the policy's cost, few enough to waste little at a shard's end."""
+
+MEDIUM_NOISE = 0.1
+EXPERT_NOISE = 0.01
+EXPLORATION_NOISE = 0.2
+NOISY_EXPERT_NOISE = 0.5
+"""Standard deviations of the action noise, over the action bound."""
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Roll out the shipped policies into a data set: the same seed gives the same bits."""
+
+    set: str
+    """The built-in set, such as hopper/medium-replay; `trajstitch sets` lists them."""
+    transitions: int | None = None
+    """How many transitions (whole episodes, so up to an episode more a policy); D4RL's size if not given. For
+    noisy-expert sets: of the noisy base that the clean expert trajectories are added to."""
+    seed: int = 0
+    """Of the environments and of the action noise."""
+    processes: int | None = None
+    """Worker processes; one a core if not given. The data does not depend on it."""
+
+
+class Part(NamedTuple):
+    """Episodes of one policy: as many as it takes to reach `steps`, or a given number of `episodes`."""
+
+    layers: Layers
+    noise: float
+    steps: float = 0
+    episodes: int = 0
+
+
+class Shard(NamedTuple):
+    """A piece of a part that one process works through."""
+
+    environment: str
+    part: Part
+    stream: tuple[int, ...]
+    """The root of its random streams: seed, part and shard."""
+
+
+class Episode(NamedTuple):
+    observations: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    terminated: bool
+    truncated: bool
+
+
+class _Map(Protocol):
+    """`map`, here or over other processes: results in order."""
+
+    def __call__(
+        self, function: Callable[[Shard], list[Episode]], shards: Iterable[Shard], /
+    ) -> Iterable[list[Episode]]: ...
+
+
+def load_set(name: str) -> Trajectories:
+    """A built-in set from the local Minari store; the first time, it is collected at full size and kept there."""
+    from trajstitch.formats import minari
+
+    which = sets.built_in(name)
+    if not minari.exists(which.minari_id):
+        console.log(f"{name} is not in the local Minari store yet: collecting it once")
+        minari.save(collect(Collect(name)), which.minari_id, force=False)
+    return minari.load(which.minari_id)
+
+
+def collect(config: Collect) -> Trajectories:
+    """Collect the set that `config` names."""
+    which = sets.built_in(config.set)
+    transitions = which.transitions if config.transitions is None else config.transitions
+    if transitions < 1:
+        raise InputError(f"--transitions must be at least 1, not {transitions}")
+    if find_spec("mujoco") is None:
+        raise InputError('the built-in sets need MuJoCo: pip install "trajstitch[mujoco]"')
+    ladder = load_ladder(which.task)
+    episodes: list[Episode] = []
+    with _workers(config.processes or os.cpu_count() or 1) as run:
+        with console.progress(f"Collecting {which.name}", transitions) as advance:
+            for index, part in enumerate(recipe(which, ladder, transitions)):
+                for episode in _episodes(run, ladder.environment, part, (config.seed, index)):
+                    episodes.append(episode)
+                    advance(len(episode.rewards))
+        clean = clean_episodes(which, len(episodes))
+        if clean:
+            part = Part(ladder.expert.layers, 0.0, episodes=clean)
+            with console.progress("Collecting expert trajectories", clean, "episodes") as advance:
+                for episode in _episodes(run, ladder.environment, part, (config.seed, 1)):
+                    episodes.append(episode)
+                    advance()
+    return _assemble(episodes, which, ladder, config)
+
+
+def recipe(which: sets.BuiltIn, ladder: Ladder, transitions: int) -> list[Part]:
+    """The policies of a set, with the transitions each has in it."""
+    expert, medium = ladder.expert.layers, ladder.medium.layers
+    if which.expert_percent is not None:
+        return [Part(expert, NOISY_EXPERT_NOISE, transitions)]
+    if which.kind == "medium-replay":
+        policies = ladder.checkpoints[: ladder.medium_index + 1]
+        return [Part(policy.layers, EXPLORATION_NOISE, transitions / len(policies)) for policy in policies]
+    return {
+        "medium": [Part(medium, MEDIUM_NOISE, transitions)],
+        "expert": [Part(expert, EXPERT_NOISE, transitions)],
+        "medium-expert": [Part(medium, MEDIUM_NOISE, transitions / 2), Part(expert, EXPERT_NOISE, transitions / 2)],
+    }[which.kind]
+
+
+def clean_episodes(which: sets.BuiltIn, noisy: int) -> int:
+    """How many clean expert trajectories make up the set's percentage beside `noisy` others."""
+    if not which.expert_percent:
+        return 0
+    fraction = which.expert_percent / 100
+    return max(1, round(noisy * fraction / (1 - fraction)))
+
+
+@contextmanager
+def _workers(processes: int) -> Iterator[_Map]:
+    if processes == 1:
+        yield map
+        return
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        try:
+            yield pool.map
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _episodes(run: _Map, environment: str, part: Part, stream: tuple[int, ...]) -> Iterator[Episode]:
+    """A part's episodes in order, until it has what it asks for."""
+    shards = [Shard(environment, piece, (*stream, index)) for index, piece in enumerate(_pieces(part))]
+    steps = 0
+    for shard in run(roll_out, shards):
+        for episode in shard:
+            if not part.episodes and steps >= part.steps:
+                return
+            steps += len(episode.rewards)
+            yield episode
+
+
+def _pieces(part: Part) -> list[Part]:
+    if part.episodes:
+        counts = [LANES] * (part.episodes // LANES) + [part.episodes % LANES] * bool(part.episodes % LANES)
+        return [part._replace(episodes=count) for count in counts]
+    count = max(1, round(part.steps / SHARD_STEPS))
+    return [part._replace(steps=part.steps / count)] * count
+
+
+def roll_out(shard: Shard) -> list[Episode]:
+    """The shard's episodes: blocks of `LANES` episodes in lockstep, until it has what it asks for."""
+    import gymnasium
+    from threadpoolctl import threadpool_limits
+
+    part = shard.part
+    lanes = [gymnasium.make(shard.environment, disable_env_checker=True) for _ in range(LANES)]
+    episodes: list[Episode] = []
+    # Products this small lose by threads, and a fixed thread count is part of "the same bits".
+    with threadpool_limits(1):
+        for block in range(2**31):
+            streams = [np.random.SeedSequence((*shard.stream, block, lane)) for lane in range(LANES)]
+            if part.episodes:
+                streams = streams[: part.episodes]
+            for episode in _lockstep(lanes, streams, part):
+                episodes.append(episode)
+                if sum(len(done.rewards) for done in episodes) >= part.steps and len(episodes) >= part.episodes:
+                    return episodes
+    raise AssertionError("unreachable: a block adds at least one step")
+
+
+def _lockstep(lanes: list, streams: list[np.random.SeedSequence], part: Part) -> list[Episode]:
+    """One episode a lane, all stepped together; finished lanes keep their place in the policy's batch."""
+    limit = lanes[0].spec.max_episode_steps
+    low, high = lanes[0].action_space.low, lanes[0].action_space.high
+    noise = np.zeros((limit, len(lanes), len(low)), np.float32)
+    for lane, stream in enumerate(streams):
+        noise[:, lane] = np.random.default_rng(stream).normal(0.0, part.noise, (limit, len(low))) * high
+    observations = np.zeros((limit + 1, len(lanes), *lanes[0].observation_space.shape))
+    actions = np.zeros((limit, len(lanes), len(low)), np.float32)
+    rewards = np.zeros((limit, len(lanes)))
+    lengths = np.zeros(len(lanes), int)
+    ends = [(False, False)] * len(lanes)
+    for lane, stream in enumerate(streams):
+        seed = int(stream.generate_state(1)[0])
+        observations[0, lane], _ = lanes[lane].reset(seed=seed)
+    alive = list(range(len(streams)))
+    for step in range(limit):
+        actions[step] = np.clip(act(part.layers, observations[step], high) + noise[step], low, high)
+        for lane in alive:
+            observations[step + 1, lane], rewards[step, lane], *ends[lane], _ = lanes[lane].step(actions[step, lane])
+            lengths[lane] = step + 1
+        alive = [lane for lane in alive if not any(ends[lane])]
+        if not alive:
+            break
+    return [
+        Episode(
+            observations[: lengths[lane] + 1, lane].copy(),
+            actions[: lengths[lane], lane].copy(),
+            rewards[: lengths[lane], lane].copy(),
+            *ends[lane],
+        )
+        for lane in range(len(streams))
+    ]
+
+
+def _assemble(episodes: list[Episode], which: sets.BuiltIn, ladder: Ladder, config: Collect) -> Trajectories:
+    import gymnasium
+
+    offsets = np.cumsum([0, *(len(episode.rewards) for episode in episodes)])
+    flags = np.zeros((2, offsets[-1]), bool)
+    flags[:, offsets[1:] - 1] = np.array([(episode.terminated, episode.truncated) for episode in episodes]).T
+    environment = gymnasium.make(ladder.environment)
+    metadata = Metadata(
+        name=which.minari_id,
+        source=which.name,
+        environment=environments.spec_json(ladder.environment),
+        observation_space=environment.observation_space,
+        action_space=environment.action_space,
+        reference=environments.REFERENCE[which.task],
+        extra={
+            "description": f"{which.recipe[0].upper()}{which.recipe[1:]}. Made by trajstitch; not D4RL's data.",
+            "algorithm_name": "TD3",
+            "collected_with": {"seed": config.seed, "ladder_seed": ladder.seed, "versions": _versions()},
+        },
+    )
+    return Trajectories(
+        observations=np.concatenate([episode.observations for episode in episodes]),
+        actions=np.concatenate([episode.actions for episode in episodes]),
+        rewards=np.concatenate([episode.rewards for episode in episodes]),
+        terminated=flags[0],
+        truncated=flags[1],
+        offsets=offsets,
+        metadata=metadata,
+    )
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {name: version(name) for name in ("trajstitch", "gymnasium", "mujoco", "numpy")}
