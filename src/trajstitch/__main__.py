@@ -1,0 +1,5 @@
+"""`python -m trajstitch` is `trajstitch`."""
+
+from trajstitch.cli import main
+
+main()
