@@ -1,0 +1,255 @@
+"""The one training loop: every model and every policy is fitted by it.
+
+An algorithm is a frozen config that lists its objectives: a loss, the optimiser that lowers it, and the part of
+the model that the optimiser moves. One step draws a batch and goes through the objectives in turn:
+
+    dynamics, CVAE, BC     one objective
+    twin V                 one objective, then the target networks follow
+    WGAN                   the critic at every step, the generator at every fifth
+    TD3+BC                 the critics at every step, the actor at every second, then the targets follow
+
+Many members (an ensemble, seeds) train together along a leading axis of the model. What a member learns depends
+on its own key alone: step n draws from `fold_in(key, n)`, so neither the chunks, nor an interruption, nor the
+number of members changes a bit. On the CPU members run one after the other, where a vmap is no faster and would
+let the batched matrix product round differently; elsewhere they are one vmap.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Integer, PRNGKeyArray
+
+from trajstitch import console
+from trajstitch.errors import InputError
+
+Metrics = dict[str, Array]
+Loss = Callable[[Any, Any, PRNGKeyArray], tuple[Float[Array, ""], Metrics]]
+
+
+def itself(model: Any) -> Any:
+    return model
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A loss and who lowers it."""
+
+    loss: Loss
+    """(model, batch, key) to (loss, metrics); the model is one member's."""
+    optimiser: optax.GradientTransformation
+    moves: Callable[[Any], Any] = itself
+    """The part of the model (or tuple of parts) whose arrays the optimiser moves."""
+    every: int = 1
+    """Take this objective's step at every n-th step of the loop."""
+    then: Callable[[Any], Any] = itself
+    """What follows its step: model to model, such as a target network's move."""
+
+
+class Algorithm(Protocol):
+    """A config: frozen and hashable, so that equal configs share one compiled loop."""
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def batch_size(self) -> int: ...
+
+    def objectives(self) -> tuple[Objective, ...]: ...
+
+
+class State(eqx.Module):
+    """Everything that training needs to go on: save it, load it, and `fit` continues to the same bits."""
+
+    model: Any
+    """The members' models, stacked along a leading axis."""
+    optimisers: tuple[Any, ...]
+    """Each objective's optimiser state, stacked likewise."""
+    keys: PRNGKeyArray
+    """One key a member."""
+    step: Integer[Array, ""]
+    best: Any
+    """The models with the lowest held-out loss so far."""
+    best_loss: Float[Array, " members"]
+    best_step: Integer[Array, " members"]
+
+
+def stack(members: list[Any]) -> Any:
+    """Models with one leading axis, as `begin` takes them."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *members)
+
+
+def member(models: Any, index: int | np.ndarray) -> Any:
+    """One of the stacked models, or several by an array of indices."""
+    return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, models)
+
+
+def begin(algorithm: Algorithm, models: Any, keys: PRNGKeyArray) -> State:
+    """The state before the first step; `models` are stacked, with one key a member."""
+
+    def optimisers(model: Any) -> tuple[Any, ...]:
+        return tuple(
+            objective.optimiser.init(eqx.filter(objective.moves(model), eqx.is_inexact_array))
+            for objective in algorithm.objectives()
+        )
+
+    return State(
+        model=models,
+        optimisers=eqx.filter_vmap(optimisers)(models),
+        keys=keys,
+        step=jnp.zeros((), jnp.int32),
+        best=models,
+        best_loss=jnp.full(len(keys), jnp.inf),
+        best_step=jnp.zeros(len(keys), jnp.int32),
+    )
+
+
+def fit(
+    algorithm: Algorithm,
+    state: State,
+    data: Any,
+    held_out: Any = None,
+    patience: int | None = None,
+    every: int = 1000,
+    title: str = "training",
+    each: Callable[[State, dict[str, float]], None] | None = None,
+) -> State:
+    """Train from where `state` stands to the algorithm's last step.
+
+    `data` is a pytree of arrays whose first axis is drawn from. With `held_out` data of the same form, the first
+    objective's loss on it decides which parameters `best` keeps, and a member that has not improved for
+    `patience` steps keeps no later ones; when all have, training ends. `every` so many steps the held-out loss
+    is taken, progress shown and `each` called with the state and the mean metrics.
+    """
+    rows = len(jax.tree.leaves(data)[0])
+    if rows == 0:
+        raise InputError(f"{title}: there is nothing to train on")
+    done = int(state.step)
+    patience = algorithm.steps if patience is None else patience
+    with console.progress(title, max(algorithm.steps - done, 0), "steps") as advance:
+        while done < algorithm.steps:
+            length = min(every - done % every, algorithm.steps - done)
+            state, metrics = _chunk(algorithm, state, data, length)
+            done += length
+            if held_out is not None:
+                state = _keep_best(algorithm, state, held_out, patience)
+                metrics["held_out"] = state.best_loss
+            shown = {name: float(jnp.mean(value)) for name, value in metrics.items()}
+            advance(length, **{name: shown[name] for name in ("held_out", "loss") if name in shown})
+            if each is not None:
+                each(state, shown)
+            if held_out is not None and bool(jnp.all(done - state.best_step >= patience)):
+                break
+    return state if held_out is not None else eqx.tree_at(lambda state: state.best, state, state.model)
+
+
+@eqx.filter_jit
+def _chunk(algorithm: Algorithm, state: State, data: Any, length: int) -> tuple[State, Metrics]:
+    steps = state.step + jnp.arange(length)
+    arrays, static = eqx.partition((state.model, state.optimisers), eqx.is_array)
+    rows = len(jax.tree.leaves(data)[0])
+
+    def train(arrays: Any, key: PRNGKeyArray) -> tuple[Any, tuple[Metrics, ...]]:
+        # Drawn for the whole chunk at once: small random kernels inside the loop would cost more than the step.
+        keys = jax.vmap(lambda step: jax.random.fold_in(key, step))(steps)
+        drawn = jax.vmap(lambda key: jax.random.randint(key, (algorithm.batch_size,), 0, rows))(keys)
+
+        def step(arrays: Any, now: tuple[Array, PRNGKeyArray, Array]) -> tuple[Any, tuple[Metrics, ...]]:
+            number, key, index = now
+            model, optimisers = eqx.combine(arrays, static)
+            batch = jax.tree.map(lambda leaf: leaf[index], data)
+            model, optimisers, metrics = _step(algorithm, model, optimisers, batch, number, key)
+            return eqx.filter((model, optimisers), eqx.is_array), metrics
+
+        arrays, metrics = jax.lax.scan(step, arrays, (steps, keys, drawn))
+        return arrays, jax.tree.map(lambda values: jnp.sum(values, 0), metrics)
+
+    if jax.default_backend() == "cpu":
+        arrays, sums = jax.lax.map(lambda member: train(*member), (arrays, state.keys))
+    else:
+        arrays, sums = jax.vmap(train)(arrays, state.keys)
+    metrics: Metrics = {}
+    for objective, total in zip(algorithm.objectives(), sums, strict=True):
+        count = jnp.maximum(jnp.sum((steps + 1) % objective.every == 0), 1)
+        metrics |= {name: value / count for name, value in total.items() if name not in metrics}
+    model, optimisers = eqx.combine(arrays, static)
+    return (
+        State(model, optimisers, state.keys, state.step + length, state.best, state.best_loss, state.best_step),
+        metrics,
+    )
+
+
+def _step(
+    algorithm: Algorithm, model: Any, optimisers: tuple[Any, ...], batch: Any, number: Array, key: PRNGKeyArray
+) -> tuple[Any, tuple[Any, ...], tuple[Metrics, ...]]:
+    moved, all_metrics = [], []
+    for index, (objective, optimiser) in enumerate(zip(algorithm.objectives(), optimisers, strict=True)):
+        arrays, static = eqx.partition(model, eqx.is_array)
+
+        def move(arrays: Any, optimiser: Any, objective=objective, static=static, index=index) -> Any:
+            model, optimiser, metrics = _move(
+                objective, eqx.combine(arrays, static), optimiser, batch, jax.random.fold_in(key, index)
+            )
+            return eqx.filter(model, eqx.is_array), optimiser, metrics
+
+        if objective.every == 1:
+            arrays, optimiser, metrics = move(arrays, optimiser)
+        else:
+            nothing = jax.tree.map(
+                lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(move, arrays, optimiser)[2]
+            )
+            arrays, optimiser, metrics = jax.lax.cond(
+                (number + 1) % objective.every == 0,
+                move,
+                lambda arrays, optimiser, nothing=nothing: (arrays, optimiser, nothing),
+                arrays,
+                optimiser,
+            )
+        model = eqx.combine(arrays, static)
+        moved.append(optimiser)
+        all_metrics.append(metrics)
+    return model, tuple(moved), tuple(all_metrics)
+
+
+def _move(objective: Objective, model: Any, optimiser: Any, batch: Any, key: PRNGKeyArray) -> tuple[Any, Any, Metrics]:
+    moving, still = eqx.partition(objective.moves(model), eqx.is_inexact_array)
+
+    def loss(moving: Any) -> tuple[Array, Metrics]:
+        return objective.loss(eqx.tree_at(objective.moves, model, eqx.combine(moving, still)), batch, key)
+
+    (value, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(moving)
+    change, optimiser = objective.optimiser.update(gradient, optimiser, moving)
+    model = eqx.tree_at(objective.moves, model, eqx.combine(optax.apply_updates(moving, change), still))
+    return objective.then(model), optimiser, {"loss": value, **metrics}
+
+
+@eqx.filter_jit
+def _keep_best(algorithm: Algorithm, state: State, held_out: Any, patience: int) -> State:
+    arrays, static = eqx.partition(state.model, eqx.is_array)
+    loss = algorithm.objectives()[0].loss
+
+    def judge(one: tuple[Any, PRNGKeyArray]) -> Array:
+        return loss(eqx.combine(one[0], static), held_out, one[1])[0]
+
+    members = (arrays, state.keys)
+    found = jax.lax.map(judge, members) if jax.default_backend() == "cpu" else jax.vmap(judge)(members)
+    waiting = state.step - state.best_step <= patience
+    better = waiting & (found < state.best_loss)
+
+    def choose(new: Any, old: Any) -> Any:
+        return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old) if eqx.is_array(new) else old
+
+    return State(
+        state.model,
+        state.optimisers,
+        state.keys,
+        state.step,
+        jax.tree.map(choose, state.model, state.best),
+        jnp.where(better, found, state.best_loss),
+        jnp.where(better, state.step, state.best_step),
+    )

@@ -1,0 +1,104 @@
+"""The data as the models see it: single steps as arrays on the device, and the scales that standardise them."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Integer
+
+from trajstitch.trajectories import Trajectories
+
+FEWEST_EPISODES = 10
+"""With fewer episodes than this, single steps are held out rather than whole episodes."""
+
+
+class Transitions(NamedTuple):
+    """Steps, one a row: what `fit` draws its batches from, and what a batch is."""
+
+    observation: Float[Array, "steps observation"]
+    action: Float[Array, "steps action"]
+    reward: Float[Array, " steps"]
+    next_observation: Float[Array, "steps observation"]
+    terminated: Bool[Array, " steps"]
+
+
+def transitions(data: Trajectories, steps: Integer[np.ndarray, " some"] | None = None) -> Transitions:
+    """The steps asked for (all, unless told) as float32 arrays on the default device."""
+    steps = np.arange(data.steps) if steps is None else steps
+    rows = data.state_rows[steps]
+    return Transitions(
+        observation=jnp.asarray(data.observations[rows], jnp.float32),
+        action=jnp.asarray(data.actions[steps], jnp.float32),
+        reward=jnp.asarray(data.rewards[steps], jnp.float32),
+        next_observation=jnp.asarray(data.observations[rows + 1], jnp.float32),
+        terminated=jnp.asarray(data.terminated[steps]),
+    )
+
+
+def hold_out(
+    data: Trajectories, fraction: float, seed: int = 0
+) -> tuple[Integer[np.ndarray, " train"], Integer[np.ndarray, " held_out"]]:
+    """Split the steps: whole episodes are held out, since neighbouring steps all but repeat each other."""
+    random = np.random.default_rng(seed)
+    wanted = min(max(round(fraction * data.steps), 1), data.steps - 1)
+    if len(data) >= FEWEST_EPISODES:
+        order = random.permutation(len(data))
+        before = np.cumsum(data.lengths[order]) - data.lengths[order]
+        chosen = np.zeros(len(data), bool)
+        chosen[order[before < wanted]] = True
+        held = chosen[data.episode_of_step]
+        if not held.all():
+            return np.flatnonzero(~held), np.flatnonzero(held)
+    held = np.zeros(data.steps, bool)
+    held[random.permutation(data.steps)[:wanted]] = True
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+class Scale(eqx.Module):
+    """Mean and spread of each column. A column that never varies keeps its units."""
+
+    mean: Float[Array, " columns"]
+    std: Float[Array, " columns"]
+
+    def __init__(self, rows: Float[np.ndarray, "rows columns"]) -> None:
+        mean = rows.mean(0, dtype=np.float64)
+        std = rows.std(0, dtype=np.float64)
+        self.mean = jnp.asarray(mean, jnp.float32)
+        self.std = jnp.asarray(np.where(std > 1e-6 * (1 + np.abs(mean)), std, 1.0), jnp.float32)
+
+    def apply(self, rows: Float[Array, "*rows columns"]) -> Float[Array, "*rows columns"]:
+        return (rows - self.mean) / self.std
+
+    def undo(self, rows: Float[Array, "*rows columns"]) -> Float[Array, "*rows columns"]:
+        return rows * self.std + self.mean
+
+
+def batch_rows() -> int:
+    """Rows a model evaluates at once: enough to fill the device, and fixed, so that no result depends on it."""
+    return 4096 if jax.default_backend() == "cpu" else 65536
+
+
+def in_batches(function: Callable[..., Any], *arrays: np.ndarray, rows: int | None = None) -> Any:
+    """Apply a jitted function of rows to any number of rows; the result is a pytree of numpy arrays.
+
+    Every call sees the same shape, the last one padded with its first row: a row's result has the same bits
+    whatever rows stand beside it, and nothing is compiled twice.
+    """
+    rows = rows or batch_rows()
+    total = len(arrays[0])
+    index = np.arange(-(-max(total, 1) // rows) * rows)
+    index[total:] = max(total - 1, 0) // rows * rows
+    if total == 0:
+        arrays = tuple(np.zeros((1, *array.shape[1:]), array.dtype) for array in arrays)
+    results: Any = None
+    for start in range(0, len(index), rows):
+        part = index[start : start + rows]
+        result = jax.tree.map(np.asarray, function(*(array[part] for array in arrays)))
+        if results is None:
+            results = jax.tree.map(lambda leaf: np.empty((total, *leaf.shape[1:]), leaf.dtype), result)
+        stop = min(start + rows, total)
+        jax.tree.map(lambda whole, leaf: whole.__setitem__(slice(start, stop), leaf[: stop - start]), results, result)  # noqa: B023
+    return results

@@ -1,0 +1,174 @@
+"""The training loop: exact, resumable, and blind to who trains beside whom."""
+
+from dataclasses import dataclass, replace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from trajstitch.errors import InputError
+from trajstitch.fit import Objective, State, begin, fit, member
+from trajstitch.models.mlp import MLP
+
+
+@dataclass(frozen=True)
+class Regression:
+    """y = 3x - 1 by a small network."""
+
+    steps: int = 400
+    batch_size: int = 32
+    every: int = 1
+
+    def init(self, key):
+        return MLP(1, (16,), 1, key)
+
+    def loss(self, model, batch, key):
+        error = jnp.square(model(batch[0]) - batch[1]).mean()
+        return error, {"error": error}
+
+    def objectives(self):
+        return (Objective(self.loss, optax.adam(1e-2), every=self.every),)
+
+
+def line(rows: int = 500, seed: int = 0):
+    x = np.random.default_rng(seed).normal(size=(rows, 1)).astype(np.float32)
+    return jnp.asarray(x), jnp.asarray(3 * x - 1)
+
+
+def start(algorithm, members: int = 1) -> State:
+    keys = jax.vmap(lambda seed: jax.random.fold_in(jax.random.key(7), seed))(jnp.arange(members))
+    return begin(algorithm, eqx.filter_vmap(algorithm.init)(keys), keys)
+
+
+def same(a, b) -> bool:
+    leaves = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.array_equal(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x,
+                              jax.random.key_data(y) if jnp.issubdtype(y.dtype, jax.dtypes.prng_key) else y)
+               for x, y in leaves)  # fmt: skip
+
+
+def test_it_learns_a_line():
+    algorithm = Regression()
+    x, y = line()
+    model = member(fit(algorithm, start(algorithm), (x, y)).best, 0)
+    assert float(jnp.abs(model(x) - y).mean()) < 0.05
+
+
+def test_same_seed_gives_the_same_bits_whatever_the_chunks():
+    algorithm = Regression(steps=50)
+    assert same(
+        fit(algorithm, start(algorithm), line(), every=50).model,
+        fit(algorithm, start(algorithm), line(), every=7).model,
+    )
+
+
+def test_a_member_learns_the_same_alone_and_in_company():
+    algorithm = Regression(steps=50)
+    alone, together = (fit(algorithm, start(algorithm, members), line()) for members in (1, 3))
+    assert same(member(alone.model, 0), member(together.model, 0))
+    assert not same(member(together.model, 0), member(together.model, 1))
+
+
+def test_early_stopping_of_a_member_does_not_depend_on_the_others():
+    algorithm = Regression(steps=300)
+    noisy = line(20)[0], line(20)[1] + np.random.default_rng(3).normal(size=(20, 1)).astype(np.float32)
+    held = line(40, seed=1)
+    alone, together = (
+        fit(algorithm, start(algorithm, members), noisy, held_out=held, patience=30, every=10) for members in (1, 4)
+    )
+    assert same(member(alone.best, 0), member(together.best, 0))
+    assert int(alone.step) < algorithm.steps
+    assert int(alone.best_step[0]) == int(together.best_step[0])
+
+
+def test_the_best_parameters_are_kept_not_the_last():
+    algorithm = Regression(steps=200)
+    noisy = line(10)[0], line(10)[1] + np.random.default_rng(3).normal(size=(10, 1)).astype(np.float32)
+    held = line(200, seed=1)
+    state = fit(algorithm, start(algorithm), noisy, held_out=held, every=10)
+
+    def loss(model):
+        return float(algorithm.loss(member(model, 0), held, None)[0])
+
+    assert loss(state.best) <= loss(state.model)
+    np.testing.assert_allclose(loss(state.best), float(state.best_loss[0]), rtol=1e-5)
+
+
+def test_an_interrupted_fit_resumes_to_the_same_bits():
+    algorithm = Regression(steps=90)
+    data, held = line(), line(50, seed=1)
+    whole = fit(algorithm, start(algorithm, 2), data, held_out=held, every=20)
+
+    kept: list[State] = []
+
+    def interrupt(state, metrics):
+        kept.append(state)
+        if len(kept) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(algorithm, start(algorithm, 2), data, held_out=held, every=20, each=interrupt)
+    assert int(kept[-1].step) == 40
+    assert same(fit(algorithm, kept[-1], data, held_out=held, every=20), whole)
+
+
+class Pair(eqx.Module):
+    online: jax.Array
+    target: jax.Array
+    other: jax.Array
+
+
+@dataclass(frozen=True)
+class Alternating:
+    """The online number falls by 1 a step, the other by 1 at every third; the target follows the online one."""
+
+    steps: int = 9
+    batch_size: int = 2
+
+    def objectives(self):
+        def loss_of(name):
+            return lambda model, batch, key: (getattr(model, name).sum(), {name: getattr(model, name)[0]})
+
+        def follow(model):
+            return eqx.tree_at(lambda model: model.target, model, 0.5 * model.target + 0.5 * model.online)
+
+        return (
+            Objective(loss_of("online"), optax.sgd(1.0), lambda model: model.online, then=follow),
+            Objective(loss_of("other"), optax.sgd(1.0), lambda model: model.other, every=3),
+        )
+
+
+def test_objectives_alternate_and_targets_follow():
+    algorithm = Alternating()
+    model = Pair(jnp.zeros((1, 1)), jnp.zeros((1, 1)), jnp.zeros((1, 1)))
+    seen = []
+    keys = jax.random.split(jax.random.key(0), 1)
+    state = fit(
+        algorithm, begin(algorithm, model, keys), (jnp.zeros((4, 1)),), every=4, each=lambda s, m: seen.append(m)
+    )
+    target = 0.0
+    for online in range(-1, -10, -1):
+        target = 0.5 * target + 0.5 * online
+    assert float(state.model.online[0, 0]) == -9
+    assert float(state.model.other[0, 0]) == -3
+    assert float(state.model.target[0, 0]) == pytest.approx(target)
+    assert [round(metrics["other"], 6) for metrics in seen] == [0.0, -1.0, -2.0]
+
+
+def test_equal_configs_share_one_compiled_loop():
+    from trajstitch.fit import _chunk
+
+    algorithm = Regression(steps=3)
+    fit(algorithm, start(algorithm), line(), every=3)
+    before = _chunk._cached._cache_size()  # pyright: ignore
+    fit(replace(algorithm), start(algorithm), line(seed=2), every=3)
+    assert _chunk._cached._cache_size() == before  # pyright: ignore
+
+
+def test_no_data_is_a_clear_error():
+    algorithm = Regression()
+    with pytest.raises(InputError, match="nothing to train on"):
+        fit(algorithm, start(algorithm), line(0))
