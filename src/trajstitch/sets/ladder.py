@@ -6,8 +6,6 @@ acting need numpy alone, so that `collect` and its worker processes never import
 
 import difflib
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from trajstitch.errors import InputError
+from trajstitch.formats.atomic import replacing
 
 TASKS = {"hopper": "Hopper-v5", "walker2d": "Walker2d-v5", "halfcheetah": "HalfCheetah-v5"}
 SHIPPED = Path(__file__).parent / "ladders"
@@ -69,9 +68,7 @@ class Ladder:
 
 def first_medium(returns: Sequence[float]) -> int:
     """Index of the first of `returns` to reach a third of the last one."""
-    return next(
-        i for i, value in enumerate(returns) if value >= returns[-1] * MEDIUM or i == len(returns) - 1
-    )
+    return next(i for i, value in enumerate(returns) if value >= returns[-1] * MEDIUM or i == len(returns) - 1)
 
 
 def act(layers: Layers, observation: np.ndarray, bound: np.ndarray | float = 1.0) -> np.ndarray:
@@ -95,14 +92,13 @@ def load_ladder(task_or_path: str | Path) -> Ladder:
     try:
         with safe_open(path, framework="numpy") as file:
             header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name).astype(np.float32) for name in file.keys()}
+            tensors = {name: file.get_tensor(name).astype(np.float32) for name in sorted(file.keys())}
         checkpoints = json.loads(header["checkpoints"])
         return Ladder(
             task=header["task"],
             environment=header["environment"],
             checkpoints=tuple(
-                Checkpoint(**facts, layers=layers_from(tensors, f"{index}/"))
-                for index, facts in enumerate(checkpoints)
+                Checkpoint(**facts, layers=layers_from(tensors, f"{index}/")) for index, facts in enumerate(checkpoints)
             ),
             seed=int(header["seed"]),
             curves={
@@ -114,18 +110,14 @@ def load_ladder(task_or_path: str | Path) -> Ladder:
             command=header["command"],
         )
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{path}: not a ladder file ({error}); `trajstitch expert TASK` writes one"
-        ) from error
+        raise InputError(f"{path}: not a ladder file ({error}); `trajstitch expert TASK` writes one") from error
 
 
 def save_ladder(ladder: Ladder, path: str | Path) -> None:
     """Write the ladder in half precision; `path` is replaced in one step or not touched at all."""
     tensors: dict[str, np.ndarray] = {}
     for index, checkpoint in enumerate(ladder.checkpoints):
-        tensors |= {
-            name: array.astype(np.float16) for name, array in named(checkpoint.layers, f"{index}/").items()
-        }
+        tensors |= {name: array.astype(np.float16) for name, array in named(checkpoint.layers, f"{index}/").items()}
     facts = [
         {
             "steps": checkpoint.steps,
@@ -152,17 +144,9 @@ def save_ladder(ladder: Ladder, path: str | Path) -> None:
 
 
 def save_tensors(tensors: dict[str, np.ndarray], path: str | Path, metadata: dict[str, str]) -> None:
-    """Write a safetensors file through a temporary sibling, so that `path` is never half-made."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    try:
-        save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, temporary, metadata)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    """Write a safetensors file whole or not at all."""
+    with replacing(Path(path), force=True) as fresh:
+        save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, fresh, metadata)
 
 
 def named(layers: Layers, prefix: str = "") -> dict[str, np.ndarray]:

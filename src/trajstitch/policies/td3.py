@@ -1,0 +1,156 @@
+"""TD3 (Fujimoto et al. 2018): twin critics, delayed policy updates, smoothed target actions.
+
+The hyper-parameters are those of the authors' later public code, which differ from the paper's.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray, Scalar
+
+from trajstitch.models.mlp import MLP
+
+Metrics = dict[str, Scalar]
+
+
+class Batch(NamedTuple):
+    """Transitions. `terminated` is 1 where the episode really ended; a time limit leaves it 0."""
+
+    observation: Float[Array, "*batch observations"]
+    action: Float[Array, "*batch actions"]
+    reward: Float[Array, "*batch"]
+    next_observation: Float[Array, "*batch observations"]
+    terminated: Float[Array, "*batch"]
+
+
+class Actor(eqx.Module):
+    """A deterministic policy: tanh of a network, scaled to the action bound."""
+
+    network: MLP
+    bound: tuple[float, ...] = eqx.field(static=True)
+
+    def __call__(self, observation: Float[Array, "*batch observations"]) -> Float[Array, "*batch actions"]:
+        return jnp.asarray(self.bound) * jnp.tanh(self.network(observation))
+
+
+class Critics(eqx.Module):
+    """Two action values, as one network with a leading axis of two."""
+
+    networks: MLP
+
+    def __init__(self, inputs: int, hidden: tuple[int, ...], key: PRNGKeyArray) -> None:
+        self.networks = jax.vmap(lambda key: MLP(inputs, hidden, 1, key))(jax.random.split(key))
+
+    def __call__(
+        self, observation: Float[Array, "*batch observations"], action: Float[Array, "*batch actions"]
+    ) -> Float[Array, "2 *batch"]:
+        return jax.vmap(lambda network: network(jnp.concatenate([observation, action], -1))[..., 0])(self.networks)
+
+    def first(
+        self, observation: Float[Array, "*batch observations"], action: Float[Array, "*batch actions"]
+    ) -> Float[Array, "*batch"]:
+        """The first critic alone: the one the actor climbs."""
+        network = jax.tree.map(lambda leaf: leaf[0], self.networks)
+        return network(jnp.concatenate([observation, action], -1))[..., 0]
+
+
+class State(eqx.Module):
+    actor: Actor
+    critics: Critics
+    target_actor: Actor
+    target_critics: Critics
+    actor_optimiser: optax.OptState
+    critic_optimiser: optax.OptState
+
+
+def part(batch: Batch, index: int) -> Batch:
+    """One of the batches of `TD3.update`."""
+    return jax.tree.map(lambda leaf: leaf[index], batch)
+
+
+def towards(target: Any, trained: Any, rate: float) -> Any:
+    """The target network, moved by `rate` of the way to the trained one."""
+    return jax.tree.map(lambda old, new: old + rate * (new - old), target, trained)
+
+
+@dataclass(frozen=True)
+class TD3:
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers of actor and critics."""
+    learning_rate: float = 3e-4
+    """Adam's step size."""
+    batch_size: int = 256
+    """Transitions in a gradient step."""
+    discount: float = 0.99
+    """What a reward is worth one step later (γ)."""
+    target_rate: float = 0.005
+    """How far the target networks move towards the trained ones at each policy update (τ)."""
+    target_noise: float = 0.2
+    """Standard deviation of the noise on the target action, relative to the action bound."""
+    target_noise_clip: float = 0.5
+    """Bound of that noise, relative to the action bound."""
+    policy_delay: int = 2
+    """Critic updates per policy update."""
+    exploration_noise: float = 0.1
+    """Standard deviation of the noise on actions taken while training, relative to the action bound."""
+    start_steps: int = 25_000
+    """Environment steps with random actions before the first update."""
+
+    def init(self, key: PRNGKeyArray, observations: int, bound: tuple[float, ...]) -> State:
+        """Networks for this many observation dimensions and actions within ±`bound`."""
+        actor_key, critic_key = jax.random.split(key)
+        actor = Actor(MLP(observations, self.hidden, len(bound), actor_key), bound)
+        critics = Critics(observations + len(bound), self.hidden, critic_key)
+        adam: Any = optax.adam(self.learning_rate)
+        # The targets are copies, not the same arrays, so that a jitted update can take the whole state's memory.
+        target_actor, target_critics = jax.tree.map(jnp.array, (actor, critics))
+        return State(actor, critics, target_actor, target_critics, adam.init(actor), adam.init(critics))
+
+    def update(self, state: State, batch: Batch, key: PRNGKeyArray) -> tuple[State, Metrics]:
+        """`policy_delay` critic updates, then one of the actor and the targets.
+
+        `batch` holds a batch for each critic update: its arrays start with axes (policy_delay, batch_size).
+        Targets stand still between policy updates, so all their values are computed at once.
+        """
+        target = self.target(state, batch, key)
+        critics, critic_optimiser, critic_losses = state.critics, state.critic_optimiser, []
+        for i in range(self.policy_delay):
+            loss, gradient = jax.value_and_grad(self.critic_loss)(critics, part(batch, i), target[i])
+            critics, critic_optimiser = self.descend(critics, gradient, critic_optimiser)
+            critic_losses.append(loss)
+
+        loss, gradient = jax.value_and_grad(self.actor_loss)(state.actor, critics, part(batch, -1))
+        actor, actor_optimiser = self.descend(state.actor, gradient, state.actor_optimiser)
+        state = State(
+            actor,
+            critics,
+            towards(state.target_actor, actor, self.target_rate),
+            towards(state.target_critics, critics, self.target_rate),
+            actor_optimiser,
+            critic_optimiser,
+        )
+        return state, {"critic_loss": jnp.stack(critic_losses).mean(), "value": target.mean(), "actor_loss": loss}
+
+    def target(self, state: State, batch: Batch, key: PRNGKeyArray) -> Float[Array, "*batch"]:
+        """r + γ min Q'(s', a') with a' a little off the target policy's; nothing follows a terminated step."""
+        bound = jnp.asarray(state.actor.bound)
+        noise = self.target_noise * jax.random.normal(key, batch.action.shape)
+        noise = bound * jnp.clip(noise, -self.target_noise_clip, self.target_noise_clip)
+        action = jnp.clip(state.target_actor(batch.next_observation) + noise, -bound, bound)
+        value = state.target_critics(batch.next_observation, action).min(0)
+        return batch.reward + self.discount * (1 - batch.terminated) * value
+
+    def critic_loss(self, critics: Critics, batch: Batch, target: Float[Array, " batch"]) -> Scalar:
+        return jnp.square(critics(batch.observation, batch.action) - target).mean(-1).sum()
+
+    def actor_loss(self, actor: Actor, critics: Critics, batch: Batch) -> Scalar:
+        return -critics.first(batch.observation, actor(batch.observation)).mean()
+
+    def descend(self, model: Any, gradient: Any, optimiser: optax.OptState) -> tuple[Any, optax.OptState]:
+        """One step of Adam."""
+        change, optimiser = optax.adam(self.learning_rate).update(gradient, optimiser)
+        return optax.apply_updates(model, change), optimiser
