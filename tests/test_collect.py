@@ -31,7 +31,7 @@ def test_collected_steps_are_what_the_environment_does(task):
     data = collect(Collect(f"{task}/medium-replay", transitions=300, processes=1))
     episode = data[0]
     environment = gymnasium.make(TASKS[task])
-    stream = np.random.SeedSequence((0, 0, 0, 0, 0))
+    stream = np.random.SeedSequence((0, 0, 0, 0, 0, 0))
     observation, _ = environment.reset(seed=int(stream.generate_state(1)[0]))
     np.testing.assert_array_equal(observation, episode.observations[0])
     for step, action in enumerate(episode.actions):

@@ -86,4 +86,4 @@ def _dispatch(arguments: Sequence[str]) -> int:
     import tyro
 
     command = importlib.import_module(f"trajstitch.commands.{verb}").Command
-    return tyro.cli(command, args=list(rest), prog=f"trajstitch {verb}").run() or 0
+    return tyro.cli(command, args=list(rest), prog=f"trajstitch {verb}").execute() or 0

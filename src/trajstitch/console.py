@@ -71,7 +71,10 @@ def _live(description: str, total: int, unit: str) -> Iterator[Advance]:
         task = bar.add_task(description, total=total, shown="")
 
         def advance(count: int = 1, /, **shown: float | str) -> None:
-            bar.update(task, advance=count, **({"shown": _format(shown)} if shown else {}))
+            if shown:
+                bar.update(task, advance=count, shown=_format(shown))
+            else:
+                bar.update(task, advance=count)
 
         yield advance
 

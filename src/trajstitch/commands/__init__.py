@@ -1,4 +1,4 @@
-"""One file a verb: a `Command` class whose fields are the flags and whose `run` does the job."""
+"""One file a verb: a `Command` class whose fields are the flags and whose `execute` does the job."""
 
 import json
 import sys

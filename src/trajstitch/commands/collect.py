@@ -22,7 +22,7 @@ class Command(Collect):
     json: bool = False
     """Print JSON instead of a line of text."""
 
-    def run(self) -> None:
+    def execute(self) -> None:
         target = self.to or f"minari:{sets.built_in(self.set).minari_id}"
         formats.require_free(target, force=self.force)
         start = time.monotonic()

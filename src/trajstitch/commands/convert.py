@@ -22,7 +22,7 @@ class Command(ColumnFlags):
     force: bool = False
     """Overwrite the target if it is there."""
 
-    def run(self) -> None:
+    def execute(self) -> None:
         formats.require_free(self.target, force=self.force)
         data = formats.load(self.source, columns=self.mapping(self.source))
         for finding in data.metadata.findings:

@@ -22,7 +22,7 @@ class Command(ColumnFlags):
     json: bool = False
     """Print JSON instead of text."""
 
-    def run(self) -> int:
+    def execute(self) -> int:
         report = inspect(formats.load(self.uri, columns=self.mapping(self.uri), allow_nonfinite=True))
         if self.json:
             print_json(report)

@@ -19,7 +19,7 @@ class Command:
     json: bool = False
     """Print JSON instead of a table."""
 
-    def run(self) -> None:
+    def execute(self) -> None:
         stored = minari.local_sets()
         built_in = [sets.built_in(name) for name in sets.NAMES]
         if self.json:

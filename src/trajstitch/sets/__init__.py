@@ -54,7 +54,7 @@ class BuiltIn:
 def built_in(name: str) -> BuiltIn:
     """Look a set up by its name; raise with the nearest name when there is none."""
     match = re.fullmatch(r"(\w+)/noisy-expert-(\d+(?:\.\d+)?)", name)
-    if match and match[1] in TASKS and float(match[2]) <= 100:
+    if match and match[1] in TASKS and float(match[2]) < 100:
         return BuiltIn(match[1], f"noisy-expert-{match[2]}", 200_000, float(match[2]))
     if name in NAMES:
         task, kind = name.split("/")

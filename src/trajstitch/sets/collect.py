@@ -5,20 +5,21 @@ episode has a random stream of its own, and the policy always sees a batch of th
 whatever the number of processes.
 """
 
-import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 
 from trajstitch import console, environments, sets
 from trajstitch.errors import InputError
 from trajstitch.sets.ladder import Ladder, Layers, act, load_ladder
+from trajstitch.sets.rollout import SPAWN, one_thread_each
 from trajstitch.trajectories import Metadata, Trajectories
 
 SHARD_STEPS = 16_000
@@ -63,7 +64,7 @@ class Shard(NamedTuple):
     environment: str
     part: Part
     stream: tuple[int, ...]
-    """The root of its random streams: seed, part and shard."""
+    """The root of its random streams: seed, stage, part and shard."""
 
 
 class Episode(NamedTuple):
@@ -72,14 +73,6 @@ class Episode(NamedTuple):
     rewards: np.ndarray
     terminated: bool
     truncated: bool
-
-
-class _Map(Protocol):
-    """`map`, here or over other processes: results in order."""
-
-    def __call__(
-        self, function: Callable[[Shard], list[Episode]], shards: Iterable[Shard], /
-    ) -> Iterable[list[Episode]]: ...
 
 
 def load_set(name: str) -> Trajectories:
@@ -103,19 +96,17 @@ def collect(config: Collect) -> Trajectories:
         raise InputError('the built-in sets need MuJoCo: pip install "trajstitch[mujoco]"')
     ladder = load_ladder(which.task)
     episodes: list[Episode] = []
-    with _workers(config.processes or os.cpu_count() or 1) as run:
+    with one_thread_each(), ProcessPoolExecutor(config.processes or os.cpu_count(), SPAWN) as pool:
         with console.progress(f"Collecting {which.name}", transitions) as advance:
-            for index, part in enumerate(recipe(which, ladder, transitions)):
-                for episode in _episodes(run, ladder.environment, part, (config.seed, index)):
-                    episodes.append(episode)
-                    advance(len(episode.rewards))
+            for episode in _episodes(pool, ladder.environment, recipe(which, ladder, transitions), (config.seed, 0)):
+                episodes.append(episode)
+                advance(len(episode.rewards))
         clean = clean_episodes(which, len(episodes))
-        if clean:
-            part = Part(ladder.expert.layers, 0.0, episodes=clean)
-            with console.progress("Collecting expert trajectories", clean, "episodes") as advance:
-                for episode in _episodes(run, ladder.environment, part, (config.seed, 1)):
-                    episodes.append(episode)
-                    advance()
+        parts = [Part(ladder.expert.layers, 0.0, episodes=clean)] if clean else []
+        with console.progress("Collecting expert trajectories", clean, "episodes") as advance:
+            for episode in _episodes(pool, ladder.environment, parts, (config.seed, 1)):
+                episodes.append(episode)
+                advance()
     return _assemble(episodes, which, ladder, config)
 
 
@@ -142,28 +133,20 @@ def clean_episodes(which: sets.BuiltIn, noisy: int) -> int:
     return max(1, round(noisy * fraction / (1 - fraction)))
 
 
-@contextmanager
-def _workers(processes: int) -> Iterator[_Map]:
-    if processes == 1:
-        yield map
-        return
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        try:
-            yield pool.map
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _episodes(run: _Map, environment: str, part: Part, stream: tuple[int, ...]) -> Iterator[Episode]:
-    """A part's episodes in order, until it has what it asks for."""
-    shards = [Shard(environment, piece, (*stream, index)) for index, piece in enumerate(_pieces(part))]
-    steps = 0
-    for shard in run(roll_out, shards):
-        for episode in shard:
-            if not part.episodes and steps >= part.steps:
-                return
-            steps += len(episode.rewards)
-            yield episode
+def _episodes(pool: Executor, environment: str, parts: list[Part], stream: tuple[int, ...]) -> Iterator[Episode]:
+    """The parts' episodes in order, each part's until it has what it asks for."""
+    shards = [
+        Shard(environment, piece, (*stream, index, number))
+        for index, part in enumerate(parts)
+        for number, piece in enumerate(_pieces(part))
+    ]
+    steps = [0] * len(parts)
+    for shard, episodes in zip(shards, pool.map(roll_out, shards), strict=True):
+        index = shard.stream[-2]
+        for episode in episodes:
+            if parts[index].episodes or steps[index] < parts[index].steps:
+                steps[index] += len(episode.rewards)
+                yield episode
 
 
 def _pieces(part: Part) -> list[Part]:
@@ -176,26 +159,25 @@ def _pieces(part: Part) -> list[Part]:
 
 def roll_out(shard: Shard) -> list[Episode]:
     """The shard's episodes: blocks of `LANES` episodes in lockstep, until it has what it asks for."""
-    import gymnasium
-    from threadpoolctl import threadpool_limits
-
     part = shard.part
-    lanes = [gymnasium.make(shard.environment, disable_env_checker=True) for _ in range(LANES)]
+    lanes = _lanes(shard.environment)
     episodes: list[Episode] = []
-    # Products this small lose by threads, and a fixed thread count is part of "the same bits".
-    with threadpool_limits(1):
-        for block in range(2**31):
-            streams = [np.random.SeedSequence((*shard.stream, block, lane)) for lane in range(LANES)]
-            if part.episodes:
-                streams = streams[: part.episodes]
-            for episode in _lockstep(lanes, streams, part):
-                episodes.append(episode)
-                if sum(len(done.rewards) for done in episodes) >= part.steps and len(episodes) >= part.episodes:
-                    return episodes
+    for block in range(2**31):
+        streams = [np.random.SeedSequence((*shard.stream, block, lane)) for lane in range(LANES)]
+        for episode in _lockstep(lanes, streams[: part.episodes or LANES], part):
+            episodes.append(episode)
+            if sum(len(done.rewards) for done in episodes) >= part.steps and len(episodes) >= part.episodes:
+                return episodes
     raise AssertionError("unreachable: a block adds at least one step")
 
 
-def _lockstep(lanes: list, streams: list[np.random.SeedSequence], part: Part) -> list[Episode]:
+@cache
+def _lanes(environment: str) -> list[Any]:
+    """A process's environments, made once: a reset leaves nothing of the episode before."""
+    return [gymnasium.make(environment, disable_env_checker=True) for _ in range(LANES)]
+
+
+def _lockstep(lanes: list[Any], streams: list[np.random.SeedSequence], part: Part) -> list[Episode]:
     """One episode a lane, all stepped together; finished lanes keep their place in the policy's batch."""
     limit = lanes[0].spec.max_episode_steps
     low, high = lanes[0].action_space.low, lanes[0].action_space.high
@@ -206,7 +188,7 @@ def _lockstep(lanes: list, streams: list[np.random.SeedSequence], part: Part) ->
     actions = np.zeros((limit, len(lanes), len(low)), np.float32)
     rewards = np.zeros((limit, len(lanes)))
     lengths = np.zeros(len(lanes), int)
-    ends = [(False, False)] * len(lanes)
+    ends = np.zeros((len(lanes), 2), bool)
     for lane, stream in enumerate(streams):
         seed = int(stream.generate_state(1)[0])
         observations[0, lane], _ = lanes[lane].reset(seed=seed)
@@ -214,9 +196,11 @@ def _lockstep(lanes: list, streams: list[np.random.SeedSequence], part: Part) ->
     for step in range(limit):
         actions[step] = np.clip(act(part.layers, observations[step], high) + noise[step], low, high)
         for lane in alive:
-            observations[step + 1, lane], rewards[step, lane], *ends[lane], _ = lanes[lane].step(actions[step, lane])
+            following, reward, terminated, truncated, _ = lanes[lane].step(actions[step, lane])
+            observations[step + 1, lane], rewards[step, lane] = following, reward
+            ends[lane] = terminated, truncated
             lengths[lane] = step + 1
-        alive = [lane for lane in alive if not any(ends[lane])]
+        alive = [lane for lane in alive if not ends[lane].any()]
         if not alive:
             break
     return [
@@ -224,15 +208,13 @@ def _lockstep(lanes: list, streams: list[np.random.SeedSequence], part: Part) ->
             observations[: lengths[lane] + 1, lane].copy(),
             actions[: lengths[lane], lane].copy(),
             rewards[: lengths[lane], lane].copy(),
-            *ends[lane],
+            *ends[lane].tolist(),
         )
         for lane in range(len(streams))
     ]
 
 
 def _assemble(episodes: list[Episode], which: sets.BuiltIn, ladder: Ladder, config: Collect) -> Trajectories:
-    import gymnasium
-
     offsets = np.cumsum([0, *(len(episode.rewards) for episode in episodes)])
     flags = np.zeros((2, offsets[-1]), bool)
     flags[:, offsets[1:] - 1] = np.array([(episode.terminated, episode.truncated) for episode in episodes]).T
