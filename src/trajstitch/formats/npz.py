@@ -1,0 +1,243 @@
+"""NPZ files: our own layout, which keeps everything, and the flat rows that other people save.
+
+Our layout, for T steps in E episodes (never pickled):
+
+observations    (T+E, n) floats     each episode's T_e+1 observations, one episode after the other
+actions         (T, m) floats
+rewards         (T,) floats
+terminated      (T,) booleans
+truncated       (T,) booleans
+offsets         (E+1,) integers     where each episode's steps start, then T
+metadata        JSON text           see `metadata.to_json`; may be missing in a file of your own making
+provenance_*    (T,)                one array per field of Provenance, if the data has it
+
+Any other file holds one row a step under one of the usual names (`spellings.SPELLINGS`). Episodes end at the flags and
+where the episode label changes; or `offsets`, `episode_ends` or `episode_starts` give them. Floats keep their dtype,
+integer and boolean observations and rewards become float32 (float64 where float32 would round them), and integer
+actions are refused: they are choices, not quantities.
+"""
+
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Integer, Shaped
+
+from trajstitch.errors import InputError
+from trajstitch.formats import atomic
+from trajstitch.formats.files import require_readable
+from trajstitch.formats.metadata import from_json, is_ours, to_json
+from trajstitch.formats.rows import from_rows
+from trajstitch.formats.spellings import SPELLINGS, as_flags, ends, spelling_of
+from trajstitch.trajectories import Finding, Metadata, Provenance, Trajectories
+
+ARRAYS = ("observations", "actions", "rewards", "terminated", "truncated", "offsets")
+BOUNDARIES = ("offsets", "episode_ends", "episode_starts")
+EXACT_IN_FLOAT32 = 1 << 24
+
+
+def load(location: str) -> Trajectories:
+    path, source = Path(location), f"npz:{location}"
+    require_readable(path)
+    with _reading(path) as archive:
+        text = _metadata_text(archive)
+        if text is None:
+            return _from_foreign(archive, Metadata(name=path.stem, source=source))
+        return _from_ours(archive, from_json(text, source))
+
+
+def save(data: Trajectories, location: str, *, force: bool) -> None:
+    arrays = {name: getattr(data, name) for name in ARRAYS}
+    if data.provenance is not None:
+        arrays |= {f"provenance_{item.name}": getattr(data.provenance, item.name) for item in fields(Provenance)}
+    with atomic.replacing(Path(location), force=force) as fresh, zipfile.ZipFile(fresh, "w") as archive:
+        for name, array in {**arrays, "metadata": np.array(to_json(data.metadata))}.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def require_free(location: str, *, force: bool) -> None:
+    atomic.require_free(Path(location), force=force)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
+    try:
+        opened = np.load(path, allow_pickle=False)
+        if not isinstance(opened, np.lib.npyio.NpzFile):
+            raise InputError(f"{path} is a single array, not an NPZ file: save with np.savez, one key per array")
+        with opened as archive:
+            yield archive
+    except InputError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        raise InputError(f"{path}: is not a whole NPZ file ({error}): copy or download it again") from error
+    except ValueError as error:
+        if "pickle" in str(error):
+            raise InputError(
+                f"{path}: holds pickled objects, which can run code and are never loaded: save plain arrays "
+                "(np.savez with numeric arrays, one row a step)"
+            ) from error
+        raise InputError(f"{path}: is not an NPZ file that NumPy can read ({error})") from error
+
+
+def _metadata_text(archive: Mapping[str, np.ndarray]) -> str | None:
+    """Our metadata, if this is a file of ours; somebody else's `metadata` may be anything."""
+    if "metadata" not in archive:
+        return None
+    try:
+        value = archive["metadata"]
+    except ValueError:
+        return None
+    return str(value) if value.dtype.kind == "U" and value.ndim == 0 and is_ours(str(value)) else None
+
+
+def _from_ours(archive: Mapping[str, np.ndarray], metadata: Metadata) -> Trajectories:
+    names = {item.name: f"provenance_{item.name}" for item in fields(Provenance)}
+    has_provenance = any(key in archive for key in names.values())
+    for key in (*ARRAYS, *(names.values() if has_provenance else ())):
+        if key not in archive:
+            raise InputError(f"{metadata.source}: holds no {key}: write it again with `trajstitch convert`")
+    provenance = Provenance(**{name: archive[key] for name, key in names.items()}) if has_provenance else None
+    return _trajectories({name: archive[name] for name in ARRAYS}, metadata, provenance)
+
+
+def _from_foreign(archive: Mapping[str, np.ndarray], metadata: Metadata) -> Trajectories:
+    source = metadata.source
+    keys = {part: spelling_of(part, archive.keys(), source) for part in SPELLINGS}
+
+    def take(part: str, rows: int | None = None) -> tuple[np.ndarray, str]:
+        """The array that holds `part`, which must have that many rows, and how an error about it starts."""
+        key = keys[part]
+        if key is None:
+            raise InputError(
+                f"{source}: holds no {part} (looked for {', '.join(SPELLINGS[part])}; it has "
+                f"{', '.join(archive.keys()) or 'nothing'}): rename the array"
+            )
+        array = archive[key]
+        if rows is not None and array.ndim and len(array) != rows:
+            raise InputError(
+                f"{source}: {key} has {len(array):,} rows, but {keys['rewards']} has {rows:,}: one row a step, please"
+            )
+        return array, f"{source}: {key}"
+
+    rewards = _rewards(*take("rewards"))
+    rows = len(rewards)
+    actions = _actions(*take("actions", rows))
+    observations = _matrix(*take("observations"))
+    following = _matrix(*take("next_observations", len(observations))) if keys["next_observations"] else None
+    if following is not None and following.shape != observations.shape:
+        raise InputError(
+            f"{source}: {keys['next_observations']} has shape {following.shape}, but {keys['observations']} has "
+            f"{observations.shape}: they must agree"
+        )
+    flags = {
+        part: as_flags(_column(*take(part, rows)), f"{source}: {keys[part]}")
+        for part in ("terminated", "truncated", "done")
+        if keys[part]
+    }
+    terminated, truncated, findings = ends(
+        flags.get("terminated"), flags.get("truncated"), flags.get("done"), rows, source
+    )
+    dividers = [name for name in (*BOUNDARIES, *SPELLINGS["episodes"]) if name in archive]
+    if len(dividers) > 1:
+        raise InputError(f"{source}: {' and '.join(map(repr, dividers))} both divide the rows: keep one of them")
+    unused = sorted({*archive.keys()} - {*keys.values(), *dividers})
+    if unused:
+        findings = (*findings, Finding("left out", "note", f"arrays that are not used: {', '.join(unused)}"))
+    metadata = replace(metadata, findings=findings)
+
+    offsets = None
+    if keys["episodes"]:
+        labels = _column(*take("episodes", rows))
+    elif dividers:
+        offsets = _offsets(_column(archive[dividers[0]], f"{source}: {dividers[0]}"), dividers[0], rows, source)
+        labels = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    elif flags or len(observations) == rows + 1:
+        labels = np.zeros(rows, np.int8)
+    else:
+        raise InputError(
+            f"{source}: nothing says where episodes end: add terminated and truncated flags, an episode label for "
+            "each row, or offsets"
+        )
+    if len(observations) == rows:
+        return from_rows(observations, actions, rewards, terminated, truncated, following, metadata, labels)
+    if offsets is None:
+        cuts = terminated | truncated
+        cuts[:-1] |= labels[1:] != labels[:-1]
+        cuts[-1:] = True
+        offsets = np.concatenate(([0], np.flatnonzero(cuts) + 1))
+    if len(observations) != rows + len(offsets) - 1:
+        raise InputError(
+            f"{source}: {keys['observations']} has {len(observations):,} rows, but {keys['rewards']} has {rows:,} in "
+            f"{len(offsets) - 1:,} episode(s): give one observation a step, or one more for each episode"
+        )
+    arrays = (observations, actions, rewards, terminated, truncated, offsets)
+    return _trajectories(dict(zip(ARRAYS, arrays, strict=True)), metadata, None)
+
+
+def _trajectories(arrays: Mapping[str, np.ndarray], metadata: Metadata, provenance: Provenance | None) -> Trajectories:
+    try:
+        return Trajectories(**arrays, metadata=metadata, provenance=provenance)
+    except InputError as error:
+        raise InputError(f"{metadata.source}: {error}") from error
+
+
+def _matrix(array: np.ndarray, where: str) -> Float[np.ndarray, "rows columns"]:
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2 or array.shape[1] == 0:
+        raise InputError(f"{where} has shape {array.shape}, not (rows, values): give each step one row of numbers")
+    return _floats(array, where)
+
+
+def _actions(array: np.ndarray, where: str) -> Float[np.ndarray, "rows columns"]:
+    if array.dtype.kind in "iub":
+        raise InputError(
+            f"{where} has dtype {array.dtype}: discrete actions are not supported; if these are quantities, save them "
+            "as floats"
+        )
+    return _matrix(array, where)
+
+
+def _rewards(array: np.ndarray, where: str) -> Float[np.ndarray, " rows"]:
+    return _floats(_column(array, where), where)
+
+
+def _column(array: np.ndarray, where: str) -> Shaped[np.ndarray, " rows"]:
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise InputError(f"{where} has shape {array.shape}, not (rows,): give each step one value")
+    return array
+
+
+def _floats(array: np.ndarray, where: str) -> Float[np.ndarray, "..."]:
+    if array.dtype.kind == "f":
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
+    if array.dtype.kind not in "iub":
+        raise InputError(f"{where} has dtype {array.dtype}: it must hold numbers")
+    exact = array.dtype.itemsize <= 2 or not array.size or max(-int(array.min()), int(array.max())) <= EXACT_IN_FLOAT32
+    return array.astype(np.float32 if exact else np.float64)
+
+
+def _offsets(array: np.ndarray, name: str, rows: int, source: str) -> Integer[np.ndarray, " episodes+1"]:
+    """Offsets as they are, from where episodes end (the last row or the one after it), or from where they start."""
+    if array.dtype == bool and name != "offsets":
+        if len(array) != rows:
+            raise InputError(f"{source}: {name} has {len(array):,} rows for {rows:,} steps")
+        return np.unique(np.concatenate(([0], np.flatnonzero(array) + (name == "episode_ends"), [rows])))
+    if array.dtype.kind not in "iu":
+        raise InputError(f"{source}: {name} has dtype {array.dtype}: it must hold row numbers")
+    array = array.astype(np.int64)
+    if name == "episode_ends":
+        array = np.concatenate(([0], array + 1 if array[-1:] == rows - 1 else array))
+    elif name == "episode_starts":
+        array = np.append(array, rows)
+    if len(array) < 2 or array[0] != 0 or array[-1] != rows or (np.diff(array) < 0).any():
+        raise InputError(f"{source}: {name} must rise from 0 to the number of steps ({rows:,}), and doesn't")
+    return array

@@ -1,0 +1,78 @@
+"""What other people call the parts of a log, and how the flags that end an episode are read."""
+
+from collections.abc import Collection
+
+import numpy as np
+from jaxtyping import Bool
+
+from trajstitch.errors import InputError
+from trajstitch.trajectories import Finding
+
+SPELLINGS: dict[str, tuple[str, ...]] = {
+    "observations": ("observations", "observation", "obs", "states", "state"),
+    "actions": ("actions", "action", "act"),
+    "rewards": ("rewards", "reward", "rew"),
+    "terminated": ("terminated", "terminations", "terminals", "terminal"),
+    "truncated": ("truncated", "truncations", "timeouts", "timeout"),
+    "done": ("done", "dones"),
+    "next_observations": (
+        "next_observations",
+        "next_observation",
+        "next_obs",
+        "next_states",
+        "next_state",
+    ),
+    "episodes": ("episode", "episodes", "episode_id", "episode_ids"),
+}
+
+
+def spelling_of(part: str, present: Collection[str], source: str) -> str | None:
+    """The name that `part` goes by among those present; two at once are an error, since they may disagree."""
+    found = [name for name in SPELLINGS[part] if name in present]
+    if len(found) > 1:
+        raise InputError(f"{source}: {' and '.join(map(repr, found))} both mean {part}: keep one of them")
+    return found[0] if found else None
+
+
+def as_flags(values: np.ndarray, where: str, first_row: int = 0) -> Bool[np.ndarray, " rows"]:
+    """Flags from booleans, or from numbers that are all 0 or 1; `where` starts the error's line."""
+    if values.dtype == bool:
+        return values
+    if values.dtype.kind not in "iuf":
+        raise InputError(f"{where} has dtype {values.dtype}: flags are booleans, or numbers that are 0 or 1")
+    wrong = (values != 0) & (values != 1)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InputError(
+            f"{where} is {values[row]} in row {row + first_row}: flags are booleans, or numbers that are 0 or 1"
+        )
+    return values == 1
+
+
+def ends(
+    terminated: Bool[np.ndarray, " rows"] | None,
+    truncated: Bool[np.ndarray, " rows"] | None,
+    done: Bool[np.ndarray, " rows"] | None,
+    rows: int,
+    source: str,
+) -> tuple[Bool[np.ndarray, " rows"], Bool[np.ndarray, " rows"], tuple[Finding, ...]]:
+    """Terminated and truncated, apart, from the flags a log holds; `done` says only that an episode ended."""
+    nowhere = np.zeros(rows, bool)
+    if done is not None and terminated is None:
+        if truncated is not None:
+            # Some logs set done at time-outs too and some don't; both come out right.
+            return done & ~truncated, truncated, ()
+        detail = "only `done` is there: time-outs can't be told from terminations, so each end counts as terminated"
+        return done, nowhere, (Finding("ends", "note", detail),)
+    if done is not None and terminated is not None:
+        contradicted = terminated & ~done
+        if truncated is not None:
+            contradicted |= done & ~(terminated | truncated)
+        if contradicted.any():
+            row = int(np.argmax(contradicted))
+            raise InputError(f"{source}: done contradicts the other end flags, first in row {row}: keep what is right")
+        return terminated, done & ~terminated if truncated is None else truncated, ()
+    if terminated is None and truncated is None:
+        detail = "no end flags: no episode is known to have terminated or been truncated"
+        return nowhere, nowhere, (Finding("ends", "note", detail),)
+    return nowhere if terminated is None else terminated, nowhere if truncated is None else truncated, ()
