@@ -1,0 +1,244 @@
+"""CSV and Parquet files, column by column, as NumPy arrays."""
+
+import csv
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.csv
+import pyarrow.parquet
+from jaxtyping import Bool, Float, Integer, Shaped
+
+from trajstitch.errors import InputError
+from trajstitch.formats.spellings import as_flags
+
+Kind = Literal["number", "flag", "label", "time"]
+
+CSV_TYPES: dict[Kind, pa.DataType] = {
+    "number": pa.float64(),
+    "flag": pa.dictionary(pa.int32(), pa.string()),
+    "label": pa.dictionary(pa.int32(), pa.string()),
+    "time": pa.string(),
+}
+"""CSV files have no types; guessing them from the first rows fails on files whose later rows differ."""
+
+NOTHING = ["", "NA", "N/A", "null", "NULL", "None"]
+"""How CSV files write a missing value. NaN is none of them: it is a value, and a check finds it."""
+
+WORDS = {
+    **dict.fromkeys(("true", "t", "yes", "1", "1.0"), True),
+    **dict.fromkeys(("false", "f", "no", "0", "0.0"), False),
+}
+
+
+class Parquet:
+    """A Parquet file, of which only the columns asked for are read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.file = pyarrow.parquet.ParquetFile(path, memory_map=True)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{path}: is not a whole Parquet file: copy or download it again") from error
+        self.names: list[str] = self.file.schema_arrow.names
+        self.rows: int = self.file.metadata.num_rows
+        self.metadata: dict[bytes, bytes] = self.file.schema_arrow.metadata or {}
+
+    def read(self, kinds: Mapping[str, Kind]) -> None:
+        """Nothing yet: a Parquet file gives one column at a time."""
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        try:
+            return self.file.read(columns=[name]).column(name)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{self.path}: column {name!r} is damaged: copy or download the file again") from error
+
+
+class Csv:
+    """A CSV file: its header now, the columns that are needed once it is known what they hold."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with pa.input_stream(str(path)) as stream:
+                head = stream.read(1 << 20)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{path}: can't be unpacked: copy or download it again") from error
+        if b"\0" in head:
+            raise InputError(f"{path}: is neither a CSV nor a Parquet file")
+        line = head.decode("utf-8-sig", errors="replace").partition("\n")[0].rstrip("\r")
+        self.delimiter = max(",;\t", key=line.count)
+        self.names = [name.strip() for name in next(csv.reader([line], delimiter=self.delimiter), [])]
+        self.metadata: dict[bytes, bytes] = {}
+
+    def read(self, kinds: Mapping[str, Kind]) -> None:
+        try:
+            self.table = self._read(kinds, use_threads=True)
+        except (pa.ArrowException, OSError):
+            try:
+                self.table = self._read(kinds, use_threads=False)
+            except (pa.ArrowException, OSError) as error:  # slower, but its error names the row
+                raise InputError(f"{self.path}: {self._explain(error)}") from error
+        self.rows: int = self.table.num_rows
+
+    def _read(self, kinds: Mapping[str, Kind], *, use_threads: bool) -> pa.Table:
+        return pyarrow.csv.read_csv(
+            str(self.path),
+            pyarrow.csv.ReadOptions(use_threads=use_threads, column_names=self.names, skip_rows=1),
+            pyarrow.csv.ParseOptions(delimiter=self.delimiter),
+            pyarrow.csv.ConvertOptions(
+                column_types={name: CSV_TYPES[kind] for name, kind in kinds.items()},
+                include_columns=list(kinds),
+                null_values=NOTHING,
+                strings_can_be_null=True,
+            ),
+        )
+
+    def _explain(self, error: Exception) -> str:
+        text = str(error)
+        row, column = re.search(r"Row #(\d+)", text), re.search(r"CSV column #(\d+)", text)
+        value, count = re.search(r"invalid value '(.*)'", text), re.search(r"Expected (\d+) columns, got (\d+)", text)
+        where = f"row {int(row[1]) - 1}" if row else "a row"
+        if column and value:
+            return (
+                f"{where} holds {value[1]!r} in column {self.names[int(column[1])]!r}, which is not a number: repair it"
+            )
+        if count:
+            return f"{where} has {count[2]} values for {count[1]} columns: the file is damaged or cut short there"
+        return f"is not a CSV file that can be read ({text.splitlines()[0]})"
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        return self.table.column(name)
+
+
+def open_table(path: Path) -> Parquet | Csv:
+    with path.open("rb") as file:
+        is_parquet = file.read(4) == b"PAR1"
+    return Parquet(path) if is_parquet or path.name.endswith((".parquet", ".pq")) else Csv(path)
+
+
+class Rows:
+    """An open table's columns as arrays, and where they hold nothing."""
+
+    def __init__(self, file: Parquet | Csv, source: str) -> None:
+        self.file, self.source, self.rows = file, source, file.rows
+        self.missing: dict[str, Bool[np.ndarray, " rows"]] = {}
+
+    def matrix(self, names: Sequence[str]) -> Float[np.ndarray, "rows columns"]:
+        """Several columns of numbers, or of vectors, side by side; what is missing is NaN or 0."""
+        parts = [part[:, None] if part.ndim == 1 else part for part in map(self.numbers, names)]
+        floats = [part.dtype if part.dtype.kind == "f" else np.result_type(part.dtype, np.float32) for part in parts]
+        return np.concatenate(parts, axis=1, dtype=np.result_type(*floats))
+
+    def numbers(self, name: str) -> Shaped[np.ndarray, "rows ..."]:
+        column = self.file.column(name)
+        kind = column.type
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+            return self._vectors(name, column)
+        if pa.types.is_null(kind) or pa.types.is_decimal(kind):
+            column = column.cast(pa.float64())
+        elif pa.types.is_boolean(kind):
+            column = column.cast(pa.uint8())
+        elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            raise InputError(f"{self.source}: column {name!r} holds {kind} values, not numbers: leave it out")
+        self._note_missing(name, column)
+        return (column if pa.types.is_floating(column.type) else column.fill_null(0)).to_numpy()
+
+    def _vectors(self, name: str, column: pa.ChunkedArray) -> Shaped[np.ndarray, "rows width"]:
+        widths = pyarrow.compute.call_function("list_value_length", [column]).unique().drop_null().to_pylist()
+        values = pyarrow.compute.call_function("list_flatten", [column])
+        numeric = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
+        if len(widths) > 1 or values.null_count or not numeric:
+            raise InputError(
+                f"{self.source}: column {name!r} holds {column.type} values of {len(widths)} lengths: each row needs a "
+                "vector of the same number of numbers"
+            )
+        self._note_missing(name, column)
+        filled = values.to_numpy().reshape(-1, widths[0] if widths else 0)
+        if name not in self.missing:
+            return filled
+        vectors = np.zeros((self.rows, filled.shape[1]), filled.dtype)
+        vectors[~self.missing[name]] = filled
+        return vectors
+
+    def flags(self, name: str) -> Bool[np.ndarray, " rows"]:
+        """True where the column says so: booleans, 0 and 1, or words; False where it says nothing."""
+        column = self.file.column(name)
+        if _is_text(column.type):
+            codes, words = self._encode(name, column)
+            unknown = [word for word in words if word.strip().lower() not in WORDS]
+            if unknown:
+                raise InputError(
+                    f"{self.source}: column {name!r} holds {unknown[0]!r}: flags are true or false, 1 or 0"
+                )
+            return np.array([WORDS[word.strip().lower()] for word in words] + [False])[codes]
+        values = self.numbers(name)
+        if name in self.missing:
+            values = np.where(self.missing[name], 0, values)
+        return as_flags(values, f"{self.source}: column {name!r}", first_row=1)
+
+    def labels(self, names: Sequence[str]) -> Integer[np.ndarray, " rows"]:
+        """Numbers that are equal where all these columns are, in the order in which they first appear."""
+        combined = np.zeros(self.rows, np.int64)
+        for name in names:
+            codes, values = self._encode(name, self.file.column(name))
+            combined = combined * (len(values) + 1) + codes
+        _, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
+        return np.argsort(np.argsort(first))[inverse]
+
+    def times(self, name: str) -> Shaped[np.ndarray, " rows"]:
+        """A column to sort by: numbers or times."""
+        column = self.file.column(name)
+        self._note_missing(name, column)
+        if _is_text(column.type):
+            column = _parsed(column)
+        if column is None or not (
+            pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_temporal(column.type)
+        ):
+            raise InputError(
+                f"{self.source}: column {name!r} holds neither numbers nor ISO times: rows can't be ordered"
+            )
+        return column.to_numpy()
+
+    def _encode(self, name: str, column: pa.ChunkedArray) -> tuple[Integer[np.ndarray, " rows"], list]:
+        """A code for each row and the values the codes stand for; a missing value has the code after the last."""
+        self._note_missing(name, column)
+        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        encoded = encoded.unify_dictionaries().combine_chunks()
+        values = encoded.dictionary.to_pylist()
+        return encoded.indices.fill_null(len(values)).to_numpy().astype(np.int64), values
+
+    def _note_missing(self, name: str, column: pa.ChunkedArray) -> None:
+        if column.null_count:
+            self.missing[name] = column.is_null().to_numpy()
+
+    def missing_in_all(self, names: Sequence[str]) -> Bool[np.ndarray, " rows"]:
+        nothing = np.zeros(self.rows, bool)
+        return np.logical_and.reduce([self.missing.get(name, nothing) for name in names])
+
+    def require_filled(self, may_miss: Collection[str], *, except_in: Bool[np.ndarray, " rows"]) -> None:
+        """Raise at the first missing value, unless it is in one of these columns and one of these rows."""
+        for name, missing in self.missing.items():
+            wrong = missing & ~except_in if name in may_miss else missing
+            if wrong.any():
+                raise InputError(
+                    f"{self.source}: row {int(np.argmax(wrong)) + 1} holds nothing in column {name!r}: fill it in, or "
+                    "leave its episode out"
+                )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind)
+
+
+def _parsed(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    for kind in (pa.float64(), pa.timestamp("ns"), pa.timestamp("ns", "UTC")):
+        try:
+            return column.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+    return None

@@ -1,0 +1,186 @@
+"""Which column of a table holds what: named by the user, or guessed from the usual names."""
+
+import difflib
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+from trajstitch.errors import InputError
+from trajstitch.formats.files import require_readable
+from trajstitch.formats.spellings import SPELLINGS
+
+MOST_LISTED = 30
+"""Column names that fit an error's line."""
+
+USUAL: dict[str, tuple[str, ...]] = {
+    "episode": (*SPELLINGS["episodes"], "episode_index"),
+    "step": ("step", "timestep", "frame_index"),
+    "observations": SPELLINGS["observations"],
+    "actions": SPELLINGS["actions"],
+    "reward": (*SPELLINGS["rewards"], "next.reward"),
+    "terminated": SPELLINGS["terminated"],
+    "truncated": SPELLINGS["truncated"],
+    "done": (*SPELLINGS["done"], "next.done"),
+    "next_observations": SPELLINGS["next_observations"],
+}
+"""Names to look for, LeRobot's among them; observations and actions also as obs_x, obs.x, obs[0] or obs0."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a table hold what. Whatever is not given is guessed from the usual names."""
+
+    episode: tuple[str, ...] = ()
+    """Columns that together name the episode a row belongs to; without any, the end flags divide the rows."""
+    step: str | None = None
+    """Column, a number or a time, that orders an episode's rows; without it the order of the file counts."""
+    observations: tuple[str, ...] = ()
+    """Observation columns, in order; * stands for any text, as in joint_*."""
+    actions: tuple[str, ...] = ()
+    """Action columns, in order; * stands for any text."""
+    reward: str | None = None
+    """Column with the reward of the row's action."""
+    terminated: str | None = None
+    """Column that is true where an episode came to its own end: a fall, a goal reached."""
+    truncated: str | None = None
+    """Column that is true where an episode was cut off though the world went on: a time limit, the log's end."""
+    done: str | None = None
+    """Column that is true where an episode ended for whatever reason, if that is all the log knows."""
+    next_observations: tuple[str, ...] = ()
+    """Columns with the observation after the row's action, in the order of the observation columns."""
+    environment: str | None = None
+    """Gymnasium's name of the environment the log comes from, such as Hopper-v5, to evaluate policies in."""
+    action_low: tuple[float, ...] = ()
+    """Lowest allowed action: one number for all action columns, or one for each."""
+    action_high: tuple[float, ...] = ()
+    """Highest allowed action: one number for all action columns, or one for each."""
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Self:
+        """Read a mapping from a TOML file whose keys are the names of these fields."""
+        require_readable(path)
+        try:
+            given = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: is not a TOML file ({error})") from error
+        defaults = {item.name: item.default for item in fields(cls)}
+        for key in given:
+            if key not in defaults:
+                raise InputError(
+                    f"{path}: unknown key {key!r}{_nearest(key, defaults)}: the keys are {', '.join(defaults)}"
+                )
+        return cls(**{key: _from_toml(value, key, defaults[key], path) for key, value in given.items()})
+
+
+def resolve(columns: Columns, names: Sequence[str], source: str) -> tuple[Columns, tuple[str, ...]]:
+    """The columns by their full names, and which of the fields were guessed."""
+    given = {name for name in USUAL if getattr(columns, name)}
+    chosen: dict[str, Any] = {}
+    for name in USUAL:
+        value = getattr(columns, name)
+        if name in given:
+            patterns = (value,) if isinstance(value, str) else value
+            found = tuple(full for pattern in patterns for full in _matching(pattern, name, names, source))
+        elif (name == "step" and not chosen["episode"]) or (name == "done" and given & {"terminated", "truncated"}):
+            found = ()
+        else:
+            found = _guess(name, names, source)
+        many = isinstance(getattr(Columns, name), tuple)
+        if not many and len(found) > 1:
+            raise InputError(f"{source}: {name} is one column, but {_listed(found)} match {value!r}")
+        chosen[name] = found if many else next(iter(found), None)
+    for name in ("observations", "actions", "reward"):
+        if not chosen[name]:
+            what = f"which column is the {name}" if name == "reward" else f"which columns are the {name}"
+            raise InputError(
+                f"{source}: can't tell {what}: name {'it' if name == 'reward' else 'them'} with --columns.{name}; the "
+                f"file has {_listed(names)}"
+            )
+    _require_distinct(chosen, names, source)
+    guessed = tuple(name for name in USUAL if chosen[name] and name not in given)
+    return replace(columns, **chosen), guessed
+
+
+def describe(columns: Columns, which: Collection[str]) -> str:
+    """Some of a mapping's fields in words: observations = x, y; reward = r."""
+    parts = []
+    for name in which:
+        value = getattr(columns, name)
+        parts.append(f"{name} = {value if isinstance(value, str) else _listed(value, most=4)}")
+    return "; ".join(parts)
+
+
+def _matching(pattern: str, field: str, names: Sequence[str], source: str) -> Sequence[str]:
+    if pattern in names:
+        return (pattern,)
+    found = _in_order(re.compile(re.escape(pattern).replace(r"\*", "(.*)")), names)
+    if not found:
+        raise InputError(
+            f"{source}: has no column {pattern!r}{_nearest(pattern, names)}, which --columns.{field} names; it has "
+            f"{_listed(names)}"
+        )
+    return found
+
+
+def _guess(field: str, names: Sequence[str], source: str) -> tuple[str, ...]:
+    groups: list[tuple[str, ...]] = []
+    for usual in USUAL[field]:
+        found = tuple(name for name in names if name.lower() == usual)
+        if not found and field in ("observations", "actions", "next_observations"):
+            found = _in_order(re.compile(rf"{re.escape(usual)}(?:[_. \[](.*)|(\d+))", re.IGNORECASE), names)
+        if found:
+            groups.append(found)
+    if len(groups) > 1 and field != "step":
+        likely = " and ".join(_listed(group, most=2) for group in groups)
+        raise InputError(f"{source}: {likely} all look like the {field}: choose with --columns.{field}")
+    return groups[0] if groups else ()
+
+
+def _in_order(pattern: re.Pattern[str], names: Sequence[str]) -> tuple[str, ...]:
+    """The names that match: in the order of their numbers if they are numbered, else in the file's order."""
+    matches = [match for name in names if (match := pattern.fullmatch(name))]
+    texts = ["".join(text or "" for text in match.groups()).strip("]") for match in matches]
+    if all(text.isdecimal() for text in texts):
+        matches = [match for _, match in sorted(zip(map(int, texts), matches, strict=True), key=lambda pair: pair[0])]
+    return tuple(match.string for match in matches)
+
+
+def _require_distinct(chosen: dict[str, Any], names: Sequence[str], source: str) -> None:
+    """An observation may also be the clock, but an action that is an observation too, say, is a slip."""
+    used: list[str] = []
+    for name, value in chosen.items():
+        if name not in ("episode", "step") and value:
+            used.extend((value,) if isinstance(value, str) else value)
+    twice = [name for name, count in Counter(used).items() if count > 1]
+    if twice:
+        fields_of = [name for name, value in chosen.items() if value and twice[0] in (value, *value)]
+        raise InputError(
+            f"{source}: column {twice[0]!r} is named more than once, for {' and '.join(fields_of)}: name it once"
+        )
+    for name, count in Counter(names).items():
+        if count > 1 and name in used:
+            raise InputError(f"{source}: has {count} columns named {name!r}: rename all but one")
+
+
+def _from_toml(value: Any, key: str, default: Any, path: Path) -> Any:
+    wanted, kinds = ("numbers", (int, float)) if key.startswith("action_") else ("text", (str,))
+    many = isinstance(default, tuple)
+    values = value if isinstance(value, list) and many else [value]
+    if not all(isinstance(one, kinds) and not isinstance(one, bool) for one in values):
+        raise InputError(f"{path}: {key} = {value!r} must be {wanted}{f' or a list of {wanted}' if many else ''}")
+    return tuple(values) if many else value
+
+
+def _listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
+    if len(names) <= most:
+        return ", ".join(names) or "no columns"
+    return f"{', '.join(names[: most - 1])}, ... {names[-1]} ({len(names)} columns)"
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    match = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {match[0]!r}?)" if match else ""

@@ -1,0 +1,357 @@
+"""Tables: logs from the real world, CSV or Parquet, one row a step.
+
+A row holds an observation, the action taken in it, the reward that followed and whether the episode ended. An episode's
+last row may hold an observation alone, with no action and no reward: where the episode ended up. That is how we write
+them, so that nothing is lost. In logs without such rows and without next_observations the last row of each episode is
+left out, as its outcome is unknown.
+
+Rows of one episode label belong together wherever they stand in the file, in the file's order unless a step column
+gives another. Parquet keeps everything. CSV keeps the arrays' values exactly, but not their dtypes (all numbers are
+read as float64) nor the metadata: no spaces, no environment, no reference scores. Rows are counted from 1 in messages,
+the header aside.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+from gymnasium.spaces import Box
+from jaxtyping import Bool, Float, Integer, Shaped
+
+from trajstitch.environments import spec_json
+from trajstitch.errors import InputError
+from trajstitch.formats import atomic
+from trajstitch.formats.arrow import Kind, Rows, open_table
+from trajstitch.formats.columns import Columns, describe, resolve
+from trajstitch.formats.files import require_readable
+from trajstitch.formats.metadata import from_json, to_json
+from trajstitch.formats.rows import from_rows
+from trajstitch.formats.spellings import ends
+from trajstitch.trajectories import Finding, Metadata, Provenance, Trajectories
+
+WRITTEN = Columns(
+    episode=("episode",),
+    step="step",
+    observations=("observation_*",),
+    actions=("action_*",),
+    reward="reward",
+    terminated="terminated",
+    truncated="truncated",
+)
+"""The names we give to columns."""
+
+PROVENANCE: dict[str, tuple[str, Kind]] = {
+    f"provenance_{item.name}": (item.name, "flag" if item.name == "stitched" else "number")
+    for item in fields(Provenance)
+}
+OURS = b"trajstitch"
+"""Key of our own description among a Parquet file's metadata."""
+PARQUET = (".parquet", ".pq")
+CSV = (".csv", ".csv.gz", ".tsv")
+BLOCK = 1 << 17
+"""Rows written at a time."""
+
+
+def load(location: str, columns: Columns | None = None) -> Trajectories:
+    path, source = Path(location), f"table:{location}"
+    require_readable(path)
+    file = open_table(path)
+    ours = json.loads(file.metadata[OURS]) if OURS in file.metadata else None
+    if ours is None:
+        metadata = Metadata(name=path.name.partition(".")[0], source=source)
+    else:
+        metadata = from_json(ours["metadata"], source)
+        columns = columns or _columns_from_json(ours["columns"])
+    chosen, guessed = resolve(columns or Columns(), file.names, source)
+    kinds = _kinds(chosen)
+    if set(PROVENANCE) <= set(file.names):
+        kinds |= {column: kind for column, (_, kind) in PROVENANCE.items()}
+    findings = list(metadata.findings)
+    if guessed and ours is None:
+        findings.append(Finding("columns", "note", f"guessed: {describe(chosen, guessed)}"))
+    unused = [name for name in file.names if name not in kinds]
+    if unused:
+        findings.append(Finding("left out", "note", f"columns that are not used: {', '.join(unused)}"))
+    file.read(kinds)
+    if file.rows == 0:
+        raise InputError(f"{source}: holds no rows, so no episodes")
+    return _trajectories(Rows(file, source), chosen, replace(metadata, findings=tuple(findings)))
+
+
+def save(data: Trajectories, location: str, *, force: bool, columns: Columns | None = None) -> None:
+    """Write a table. Of `columns` only the names of what is written count; `*` stands for a column's number."""
+    path = Path(location)
+    _require_ending(path)
+    names = _names_to_write(columns or Columns(), data, f"table:{location}")
+    description = {OURS: json.dumps({"metadata": to_json(data.metadata), "columns": asdict(names)})}
+    as_text = path.name.endswith(CSV)
+    schema = _block(data, names, 0, 0, as_text=as_text).schema.with_metadata(description)
+    with atomic.replacing(path, force=force) as fresh:
+        if as_text:
+            options = pyarrow.csv.WriteOptions(delimiter="\t" if path.suffix == ".tsv" else ",")
+            with (
+                pa.output_stream(str(fresh)) as stream,
+                pyarrow.csv.CSVWriter(stream, schema, write_options=options) as writer,
+            ):
+                for block in _blocks(data, names, as_text=True):
+                    writer.write_table(block)
+        else:
+            repetitive: Any = list(names.episode)
+            with pyarrow.parquet.ParquetWriter(fresh, schema, use_dictionary=repetitive) as writer:
+                for block in _blocks(data, names, as_text=False):
+                    writer.write_table(block.replace_schema_metadata(description))
+
+
+def require_free(location: str, *, force: bool) -> None:
+    _require_ending(Path(location))
+    atomic.require_free(Path(location), force=force)
+
+
+def _require_ending(path: Path) -> None:
+    if not path.name.endswith(PARQUET + CSV):
+        raise InputError(f"{path}: name a table to write .parquet or .csv (or .pq, .csv.gz, .tsv)")
+
+
+# From rows to episodes
+
+
+def _columns_from_json(stored: dict[str, Any]) -> Columns:
+    tuples = {name: tuple(value) for name, value in stored.items() if isinstance(value, list)}
+    return Columns(**{**stored, **tuples})
+
+
+def _kinds(columns: Columns) -> dict[str, Kind]:
+    """What each column that is used holds; one that is the clock and an observation too holds numbers."""
+    by_kind: dict[Kind, tuple[str | None, ...]] = {
+        "label": columns.episode,
+        "time": (columns.step,),
+        "flag": (columns.terminated, columns.truncated, columns.done),
+        "number": (*columns.observations, *columns.actions, columns.reward, *columns.next_observations),
+    }
+    return {name: kind for kind, names in by_kind.items() for name in names if name is not None}
+
+
+def _trajectories(rows: Rows, columns: Columns, metadata: Metadata) -> Trajectories:
+    source = metadata.source
+    log: dict[str, np.ndarray] = {
+        "observations": rows.matrix(columns.observations),
+        "actions": rows.matrix(columns.actions),
+        "rewards": rows.matrix([str(columns.reward)])[:, 0],
+    }
+    if columns.next_observations:
+        log["next_observations"] = rows.matrix(columns.next_observations)
+        if log["next_observations"].shape != log["observations"].shape:
+            raise InputError(
+                f"{source}: {log['next_observations'].shape[1]} next_observations don't go with "
+                f"{log['observations'].shape[1]} observations: name them with --columns.next-observations"
+            )
+    terminated, truncated, done = (
+        rows.flags(name) if name is not None else None for name in (columns.terminated, columns.truncated, columns.done)
+    )
+    log["terminated"], log["truncated"], findings = ends(terminated, truncated, done, rows.rows, source)
+    log |= {
+        column: rows.flags(column) if kind == "flag" else rows.numbers(column)
+        for column, (_, kind) in PROVENANCE.items()
+        if column in rows.file.names
+    }
+    labels = rows.labels(columns.episode) if columns.episode else None
+    times = rows.times(columns.step) if columns.step else None
+
+    outcomes = rows.missing_in_all((*columns.actions, str(columns.reward)))
+    always = {*columns.observations, *columns.episode, columns.step}
+    rows.require_filled({name for name in rows.missing if name not in always}, except_in=outcomes)
+    order = _order(labels, times, rows.rows, source)
+    if labels is not None:
+        log["labels"] = labels
+        _require_outcomes_last(outcomes, labels, order, source)
+    log["outcomes"] = outcomes
+    if order is not None:
+        log = {name: array[order] for name, array in log.items()}
+        detail = "the rows of some episodes were scattered or out of order: put together by episode and step"
+        findings = (*findings, Finding("order", "note", detail))
+    metadata = replace(_with_known(metadata, columns, log["actions"]), findings=(*metadata.findings, *findings))
+    if outcomes.any():
+        return _with_outcomes(log, metadata)
+    return from_rows(
+        log["observations"],
+        log["actions"],
+        log["rewards"],
+        log["terminated"],
+        log["truncated"],
+        log.get("next_observations"),
+        metadata,
+        log.get("labels"),
+    )
+
+
+def _order(
+    labels: Integer[np.ndarray, " rows"] | None, times: Shaped[np.ndarray, " rows"] | None, rows: int, source: str
+) -> Integer[np.ndarray, " rows"] | None:
+    """The rows episode by episode and step by step, or None if that is how they stand."""
+    keys = [key for key in (times, labels) if key is not None]
+    if not keys:
+        return None
+    order = np.lexsort(keys)
+    if times is not None:
+        again = times[order][1:] == times[order][:-1]
+        if labels is not None:
+            again &= labels[order][1:] == labels[order][:-1]
+        if again.any():
+            first, second = order[np.argmax(again)] + 1, order[np.argmax(again) + 1] + 1
+            raise InputError(
+                f"{source}: rows {first} and {second} are the same step of the same episode: name more columns that "
+                "tell episodes apart with --columns.episode"
+            )
+    return None if np.array_equal(order, np.arange(rows)) else order
+
+
+def _require_outcomes_last(
+    outcomes: Bool[np.ndarray, " rows"],
+    labels: Integer[np.ndarray, " rows"],
+    order: Integer[np.ndarray, " rows"] | None,
+    source: str,
+) -> None:
+    placed = np.arange(len(labels)) if order is None else order
+    inside = outcomes[placed][:-1] & (labels[placed][1:] == labels[placed][:-1])
+    if inside.any():
+        row = placed[np.argmax(inside)] + 1
+        raise InputError(
+            f"{source}: row {row} holds no action and no reward, yet its episode goes on: fill them in, or give what "
+            "follows another episode label"
+        )
+
+
+def _with_outcomes(log: dict[str, np.ndarray], metadata: Metadata) -> Trajectories:
+    """Episodes whose last row is the observation they ended in; a last row that isn't serves as one."""
+    outcomes, terminated, truncated = log["outcomes"], log["terminated"].copy(), log["truncated"].copy()
+    if "next_observations" in log:
+        raise InputError(
+            f"{metadata.source}: has next_observations and also rows without an action: leave one of the two out"
+        )
+    if "labels" in log:
+        last = np.append(log["labels"][1:] != log["labels"][:-1], True)
+    else:
+        last = outcomes | ((terminated | truncated) & ~np.append(outcomes[1:], False))
+        last[-1] = True
+    # Some logs flag the observation an episode ended in, not the step that led there.
+    after_step = np.flatnonzero(last & np.append(False, ~last[:-1]))
+    for flags in (terminated, truncated):
+        flags[after_step - 1] |= flags[after_step]
+    unknown = int((last & ~outcomes).sum())
+    if unknown:
+        detail = (
+            f"{unknown:,} episodes don't record the observation they ended in: their last row, whose next state is "
+            "unknown, is left out"
+        )
+        metadata = replace(metadata, findings=(*metadata.findings, Finding("continuity", "note", detail)))
+    provenance = None
+    if set(PROVENANCE) <= set(log):
+        origin = {field: log[column][~last] for column, (field, _) in PROVENANCE.items()}
+        for field in ("source_episode", "source_step"):
+            if origin[field].dtype.kind == "f":
+                origin[field] = origin[field].astype(np.int64)
+        provenance = Provenance(**origin)
+    return Trajectories(
+        observations=log["observations"],
+        actions=log["actions"][~last],
+        rewards=log["rewards"][~last],
+        terminated=terminated[~last],
+        truncated=truncated[~last],
+        offsets=np.concatenate(([0], np.cumsum(~last)[last])),
+        metadata=metadata,
+        provenance=provenance,
+    )
+
+
+def _with_known(metadata: Metadata, columns: Columns, actions: Float[np.ndarray, "rows action"]) -> Metadata:
+    """Add what the user said about the log that no column holds."""
+    if columns.environment is not None:
+        metadata = replace(metadata, environment=spec_json(columns.environment), evaluation_environment=None)
+    if columns.action_low or columns.action_high:
+        low, high = columns.action_low or (-np.inf,), columns.action_high or (np.inf,)
+        size = actions.shape[1]
+        if {len(low), len(high)} - {1, size}:
+            raise InputError(
+                f"{metadata.source}: {len(low)} lowest and {len(high)} highest values don't go with {size} actions: "
+                "give one for all, or one for each"
+            )
+        lowest, highest = (np.broadcast_to(np.asarray(side, actions.dtype), size) for side in (low, high))
+        if (lowest >= highest).any():
+            raise InputError(f"{metadata.source}: the lowest action must be below the highest, not {low} and {high}")
+        metadata = replace(metadata, action_space=Box(lowest, highest, dtype=actions.dtype.type))
+    return metadata
+
+
+# From episodes to rows
+
+
+def _names_to_write(columns: Columns, data: Trajectories, source: str) -> Columns:
+    sizes = {"observations": data.observation_size, "actions": data.action_size}
+    chosen: dict[str, Any] = {
+        name: getattr(columns, name) or getattr(WRITTEN, name)
+        for name in ("episode", "step", "observations", "actions", "reward", "terminated", "truncated")
+    }
+    chosen["episode"] = chosen["episode"][:1]
+    for name, size in sizes.items():
+        given = chosen[name]
+        if len(given) == 1 and "*" in given[0]:
+            chosen[name] = tuple(given[0].replace("*", str(number)) for number in range(size))
+        if len(chosen[name]) != size:
+            raise InputError(f"{source}: --columns.{name} names {len(given)} columns, but there are {size}")
+    names = Columns(**chosen)
+    twice = [name for name, count in Counter(_all_names(names)).items() if count > 1]
+    if twice:
+        raise InputError(f"{source}: two columns would be named {twice[0]!r}: choose other names")
+    return names
+
+
+def _all_names(names: Columns) -> list[str]:
+    ends_of_row = (names.reward, names.terminated, names.truncated)
+    return [str(name) for name in (*names.episode, names.step, *names.observations, *names.actions, *ends_of_row)]
+
+
+def _blocks(data: Trajectories, names: Columns, *, as_text: bool) -> Iterator[pa.Table]:
+    rows = len(data.observations)
+    return (_block(data, names, start, min(start + BLOCK, rows), as_text=as_text) for start in range(0, rows, BLOCK))
+
+
+def _block(data: Trajectories, names: Columns, start: int, stop: int, *, as_text: bool) -> pa.Table:
+    """The rows of the table that hold these observations; each episode's last has nothing else."""
+    row = np.arange(start, stop)
+    episode = np.searchsorted(data.first_rows, row, side="right") - 1
+    step = row - data.first_rows[episode]
+    last = step == data.lengths[episode]
+    first_step = start - int(episode[0]) if len(row) else 0
+    taken = slice(first_step, first_step + int((~last).sum()))
+
+    def numbers(values: Shaped[np.ndarray, " rows"], mask: Bool[np.ndarray, " rows"] | None = None) -> pa.Array:
+        # A float32 as text would be read back as another float64: widen it first, and its digits are exact.
+        exact = values.astype(np.float64) if as_text and values.dtype.kind == "f" else np.ascontiguousarray(values)
+        return pa.array(exact, mask=mask)
+
+    def of_steps(values: Shaped[np.ndarray, " steps"]) -> pa.Array:
+        spread = np.zeros(len(row), values.dtype)
+        spread[~last] = values[taken]
+        return numbers(spread, last)
+
+    arrays = [
+        pa.array(episode),
+        pa.array(step),
+        *(numbers(data.observations[start:stop, column]) for column in range(data.observation_size)),
+        *(of_steps(data.actions[:, column]) for column in range(data.action_size)),
+        of_steps(data.rewards),
+        of_steps(data.terminated),
+        of_steps(data.truncated),
+    ]
+    table = pa.table(arrays, names=_all_names(names))
+    if data.provenance is not None:
+        for column, (field, _) in PROVENANCE.items():
+            table = table.append_column(column, of_steps(getattr(data.provenance, field)))
+    return table
