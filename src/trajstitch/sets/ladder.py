@@ -147,6 +147,7 @@ def save_tensors(tensors: dict[str, np.ndarray], path: str | Path, metadata: dic
     """Write a safetensors file whole or not at all."""
     with replacing(Path(path), force=True) as fresh:
         save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, fresh, metadata)
+        fresh.chmod(0o644)  # safetensors makes files that others can't read
 
 
 def named(layers: Layers, prefix: str = "") -> dict[str, np.ndarray]:
