@@ -1,0 +1,139 @@
+"""Forward dynamics p(s'|s): an ensemble of Gaussian networks, which says how likely a next state is.
+
+The action is not an input: the model knows what follows a state under whoever acted in the data. A member gives
+mean and standard deviation of the change s' − s, in units of that change's own spread.
+"""
+
+import math
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+from scipy.stats import chi2
+
+from trajstitch.fit import Metrics, Objective, begin, fit, member
+from trajstitch.models.mlp import MLP
+from trajstitch.models.worth import Worth
+from trajstitch.trajectories import Trajectories
+from trajstitch.transitions import Scale, Transitions, hold_out, in_batches, transitions
+
+LOG_STD = (-6.0, 2.0)
+"""Bounds on the predicted log standard deviation: a tighter one turns likelihoods into rounding noise."""
+JUDGES = 10_000
+"""Held-out steps that early stopping looks at."""
+
+
+class Gaussian(eqx.Module):
+    """One member: s to the mean and log standard deviation of the standardised change."""
+
+    scale: Scale
+    change: Scale
+    network: MLP
+
+    def __call__(self, observation: Float[Array, "*rows size"]) -> tuple[Array, Array]:
+        mean, log_std = jnp.split(self.network(self.scale.apply(observation)), 2, axis=-1)
+        low, high = LOG_STD
+        log_std = high - jax.nn.softplus(high - log_std)
+        return mean, low + jax.nn.softplus(log_std - low)
+
+    def log_likelihood(
+        self, observation: Float[Array, "*rows size"], next_observation: Float[Array, "*rows size"]
+    ) -> Float[Array, "*rows"]:
+        change = self.change.apply(next_observation - observation)
+        return log_density(change, *self(observation))
+
+
+def log_density(
+    change: Float[Array, "*rows size"], mean: Float[Array, "*rows size"], log_std: Float[Array, "*rows size"]
+) -> Float[Array, "*rows"]:
+    """Log density of a diagonal Gaussian."""
+    away = (change - mean) * jnp.exp(-log_std)
+    return -(0.5 * jnp.square(away) + log_std).sum(-1) - 0.5 * change.shape[-1] * math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class Dynamics:
+    """Maximum likelihood, with early stopping on held-out likelihood."""
+
+    members: int = 7
+    """Networks trained."""
+    keep: int = 5
+    """Networks kept: the best on held-out steps."""
+    hidden: tuple[int, ...] = (200, 200, 200)
+    """Widths of the hidden layers."""
+    learning_rate: float = 3e-4
+    """Adam's step size."""
+    batch_size: int = 256
+    """Steps in a batch."""
+    steps: int = 200_000
+    """Gradient steps at most."""
+    patience: int = 10_000
+    """Stop a member after this many steps without a better held-out likelihood."""
+    held_out: float = 0.2
+    """Share of the steps held out."""
+
+    def init(self, key: PRNGKeyArray, scale: Scale, change: Scale) -> Gaussian:
+        size = len(scale.mean)
+        return Gaussian(scale, change, MLP(size, self.hidden, 2 * size, key))
+
+    def loss(self, model: Gaussian, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Metrics]:
+        loss = -model.log_likelihood(batch.observation, batch.next_observation).mean()
+        return loss, {"log_likelihood": -loss}
+
+    def objectives(self) -> tuple[Objective, ...]:
+        return (Objective(self.loss, optax.adam(self.learning_rate), lambda model: model.network),)
+
+
+def fit_dynamics(config: Dynamics, data: Trajectories, key: PRNGKeyArray) -> tuple[Gaussian, Worth]:
+    """The kept members, stacked along a leading axis, best first."""
+    train, held = hold_out(data, config.held_out)
+    scale = Scale(data.observations)
+    rows = data.state_rows[train]
+    change = Scale(data.observations[rows + 1] - data.observations[rows])
+    init_key, fit_key = jax.random.split(key)
+    models = eqx.filter_vmap(lambda key: config.init(key, scale, change))(jax.random.split(init_key, config.members))
+    judges = np.sort(np.random.default_rng(0).permutation(held)[:JUDGES])
+    state = fit(
+        config,
+        begin(config, models, jax.random.split(fit_key, config.members)),
+        transitions(data, train),
+        held_out=transitions(data, judges),
+        patience=config.patience,
+        title="dynamics",
+    )
+    best = np.argsort(np.asarray(state.best_loss), kind="stable")[: config.keep]
+    models = member(state.best, best)
+    return models, _worth(models, data, held)
+
+
+def _worth(models: Gaussian, data: Trajectories, held: np.ndarray) -> Worth:
+    @eqx.filter_jit
+    def measure(models: Gaussian, state: Array, following: Array) -> tuple[Array, Array, Array]:
+        def one(model: Gaussian) -> tuple[Array, Array, Array]:
+            change = model.change.apply(following - state)
+            mean, log_std = model(state)
+            nothing = jnp.zeros_like(change)
+            return (
+                log_density(change, mean, log_std),
+                log_density(change, nothing, nothing),
+                jnp.square((change - mean) * jnp.exp(-log_std)).sum(-1),
+            )
+
+        likelihood, baseline, distance = eqx.filter_vmap(one, out_axes=1)(models)
+        return jax.nn.logsumexp(likelihood, 1) - math.log(likelihood.shape[1]), baseline[:, 0], distance
+
+    rows = data.state_rows[held]
+    likelihood, baseline, distance = in_batches(
+        lambda a, b: measure(models, a, b), *(data.observations[at].astype(np.float32) for at in (rows, rows + 1))
+    )
+    inside = chi2.cdf(distance, data.observation_size).mean(1) <= 0.9
+    facts = {
+        "log_likelihood": float(likelihood.mean(dtype=np.float64)),
+        "baseline": float(baseline.mean(dtype=np.float64)),
+        "inside_the_90%_region": float(inside.mean()),
+    }
+    return Worth("dynamics", facts["log_likelihood"] > facts["baseline"], facts)

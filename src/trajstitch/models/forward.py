@@ -1,0 +1,168 @@
+"""Forward dynamics with the action, f(s,a) to s' and r: the judge of a jump.
+
+The likelihood p(s'|s) says whether a jump looks like the data; this ensemble says whether the action found for it
+leads there. A jump's consistency is the worst member's error over the jump's own length, in standardised states:
+
+    c = max over e of ‖f_e(s,â) − (ŝ'−s)‖ / ‖ŝ'−s‖
+"""
+
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from trajstitch.fit import Metrics, Objective, begin, fit
+from trajstitch.models.mlp import MLP
+from trajstitch.models.worth import Worth, explained
+from trajstitch.trajectories import Trajectories
+from trajstitch.transitions import Scale, Transitions, hold_out, in_batches, transitions
+
+JUDGES = 10_000
+"""Held-out steps that early stopping looks at."""
+
+
+class Forward(eqx.Module):
+    """One member: (s, a) to the standardised change and the standardised reward."""
+
+    observation: Scale
+    action: Scale
+    change: Scale
+    reward: Scale
+    network: MLP
+
+    def __call__(
+        self, observation: Float[Array, "*rows size"], action: Float[Array, "*rows action"]
+    ) -> tuple[Float[Array, "*rows size"], Float[Array, "*rows"]]:
+        """The change s' − s in the state's units, and the reward."""
+        found = self.standardised(observation, action)
+        return self.change.undo(found[..., :-1]), self.reward.undo(found[..., -1:])[..., 0]
+
+    def standardised(self, observation: Array, action: Array) -> Float[Array, "*rows size+1"]:
+        return self.network(jnp.concatenate((self.observation.apply(observation), self.action.apply(action)), -1))
+
+
+class Judgement(eqx.Module):
+    """What the ensemble says of steps (s, a, s')."""
+
+    error: Float[Array, " rows"]
+    """The worst member's distance from s', in standardised states."""
+    length: Float[Array, " rows"]
+    """The step's own length ‖s' − s‖, in standardised states."""
+    reward: Float[Array, " rows"]
+    """The lowest reward any member predicts."""
+
+    @property
+    def consistency(self) -> Float[Array, " rows"]:
+        return self.error / jnp.maximum(self.length, 1e-6)
+
+
+def judge(
+    models: Forward,
+    observation: Float[Array, "rows size"],
+    action: Float[Array, "rows action"],
+    next_observation: Float[Array, "rows size"],
+) -> Judgement:
+    """The stacked members' word on each step."""
+    change = next_observation - observation
+
+    def one(model: Forward) -> tuple[Array, Array]:
+        found, reward = model(observation, action)
+        return jnp.linalg.norm((found - change) / model.observation.std, axis=-1), reward
+
+    errors, rewards = eqx.filter_vmap(one)(models)
+    length = jnp.linalg.norm(change / models.observation.std[0], axis=-1)
+    return Judgement(errors.max(0), length, rewards.min(0))
+
+
+@dataclass(frozen=True)
+class ForwardDynamics:
+    """Mean squared error of the change and the reward, with early stopping."""
+
+    members: int = 3
+    """Networks in the ensemble."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers."""
+    learning_rate: float = 1e-3
+    """Adam's first step size; it falls to nothing along a cosine."""
+    batch_size: int = 256
+    """Steps in a batch."""
+    steps: int = 100_000
+    """Gradient steps at most."""
+    patience: int = 10_000
+    """Stop a member after this many steps without a better held-out error."""
+    held_out: float = 0.1
+    """Share of the steps held out."""
+
+    def init(self, key: PRNGKeyArray, scales: tuple[Scale, Scale, Scale, Scale]) -> Forward:
+        size, actions = (len(scale.mean) for scale in scales[:2])
+        return Forward(*scales, MLP(size + actions, self.hidden, size + 1, key))
+
+    def loss(self, model: Forward, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Metrics]:
+        found = model.standardised(batch.observation, batch.action)
+        change = model.change.apply(batch.next_observation - batch.observation)
+        aim = jnp.concatenate((change, model.reward.apply(batch.reward[:, None])), -1)
+        error = jnp.square(found - aim).mean()
+        return error, {"forward_error": error}
+
+    def objectives(self) -> tuple[Objective, ...]:
+        schedule = optax.cosine_decay_schedule(self.learning_rate, self.steps)
+        return (Objective(self.loss, optax.adam(schedule), lambda model: model.network),)
+
+
+def fit_forward(config: ForwardDynamics, data: Trajectories, key: PRNGKeyArray) -> tuple[Forward, Worth]:
+    """All members, stacked along a leading axis."""
+    train, held = hold_out(data, config.held_out)
+    init_key, fit_key = jax.random.split(key)
+    rows = data.state_rows
+    changes = data.observations[rows + 1] - data.observations[rows]
+    scales = (Scale(data.observations), Scale(data.actions), Scale(changes), Scale(data.rewards[:, None]))
+    models = eqx.filter_vmap(lambda key: config.init(key, scales))(jax.random.split(init_key, config.members))
+    judges = np.sort(np.random.default_rng(0).permutation(held)[:JUDGES])
+    state = fit(
+        config,
+        begin(config, models, jax.random.split(fit_key, config.members)),
+        transitions(data, train),
+        held_out=transitions(data, judges),
+        patience=config.patience,
+        title="forward dynamics",
+    )
+    return state.best, _worth(state.best, data, held)
+
+
+def judged(
+    models: Forward,
+    observations: Float[np.ndarray, "rows size"],
+    actions: Float[np.ndarray, "rows action"],
+    next_observations: Float[np.ndarray, "rows size"],
+) -> Judgement:
+    """`judge` for any number of steps, as numpy arrays."""
+    steps = (part.astype(np.float32) for part in (observations, actions, next_observations))
+    return in_batches(lambda *step: _judge(models, *step), *steps)
+
+
+@eqx.filter_jit
+def _judge(models: Forward, observation: Array, action: Array, next_observation: Array) -> Judgement:
+    return judge(models, observation, action, next_observation)
+
+
+def _worth(models: Forward, data: Trajectories, held: np.ndarray) -> Worth:
+    rows = data.state_rows[held]
+    found = judged(models, data.observations[rows], data.actions[held], data.observations[rows + 1])
+    still = data.observations[rows + 1] - data.observations[rows]
+    usual = np.asarray(models.change.mean[0])
+    guess = np.linalg.norm((still - usual) / np.asarray(models.observation.std[0]), axis=1)
+    error, baseline = (float(np.square(part).mean(dtype=np.float64)) for part in (found.error, guess))
+    share = explained(error, baseline)
+    consistency = np.quantile(np.asarray(found.error / np.maximum(found.length, 1e-6)), (0.5, 0.9))
+    facts = {
+        "forward_error": error**0.5,
+        "baseline": baseline**0.5,
+        "R²": share,
+        "median_consistency": float(consistency[0]),
+        "90%_consistency": float(consistency[1]),
+    }
+    return Worth("forward dynamics", share > 0.1, facts)

@@ -1,0 +1,134 @@
+"""Inverse dynamics p(a|s,s'): a conditional variational autoencoder that finds the action between two states."""
+
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from trajstitch.fit import Metrics, Objective, begin, fit, member
+from trajstitch.models.mlp import MLP
+from trajstitch.models.worth import Worth, explained
+from trajstitch.spaces import flat_bounds
+from trajstitch.trajectories import Trajectories
+from trajstitch.transitions import Scale, Transitions, hold_out, in_batches, transitions
+
+LARGE = 900_000
+"""Transitions from which on the hidden layers are wide."""
+
+
+class Inverse(eqx.Module):
+    """Encoder (s, a, s') to the latent's mean and log standard deviation; decoder (s, s', z) to the action."""
+
+    scale: Scale
+    change: Scale
+    low: Float[Array, " action"]
+    high: Float[Array, " action"]
+    encoder: MLP
+    decoder: MLP
+
+    def __call__(
+        self,
+        observation: Float[Array, "*rows size"],
+        next_observation: Float[Array, "*rows size"],
+        latent: Float[Array, "*rows latent"] | None = None,
+    ) -> Float[Array, "*rows action"]:
+        """The action between two states, inside the action space's bounds; without a latent the most plausible one."""
+        pair = self._pair(observation, next_observation)
+        latent = jnp.zeros((*pair.shape[:-1], self.latent_size)) if latent is None else latent
+        within = jnp.tanh(self.decoder(jnp.concatenate((pair, latent), -1)))
+        return self.low + (self.high - self.low) * (within + 1) / 2
+
+    @property
+    def latent_size(self) -> int:
+        return 2 * self.low.shape[-1]
+
+    def encode(self, batch: Transitions) -> tuple[Array, Array]:
+        pair = self._pair(batch.observation, batch.next_observation)
+        action = 2 * (batch.action - self.low) / (self.high - self.low) - 1
+        mean, log_std = jnp.split(self.encoder(jnp.concatenate((pair, action), -1)), 2, axis=-1)
+        return mean, jnp.clip(log_std, -4, 15)
+
+    def _pair(self, observation: Array, next_observation: Array) -> Array:
+        return jnp.concatenate(
+            (self.scale.apply(observation), self.change.apply(next_observation - observation)), axis=-1
+        )
+
+
+@dataclass(frozen=True)
+class InverseDynamics:
+    """The evidence lower bound, as PLAS and BCQ weigh it."""
+
+    hidden: tuple[int, ...] = ()
+    """Widths of the hidden layers; empty: 2 × 256, or 2 × 750 from 900,000 transitions on."""
+    learning_rate: float = 1e-4
+    """Adam's step size."""
+    batch_size: int = 100
+    """Steps in a batch."""
+    steps: int = 400_000
+    """Gradient steps."""
+    divergence_weight: float = 0.5
+    """Weight of the latent's divergence from its prior, beside the action's mean squared error."""
+    held_out: float = 0.05
+    """Share of the steps held out to measure the action error."""
+
+    def init(self, key: PRNGKeyArray, data: Trajectories) -> Inverse:
+        hidden = self.hidden or (2 * (750,) if data.steps >= LARGE else 2 * (256,))
+        size, actions = data.observation_size, data.action_size
+        encoder, decoder = jax.random.split(key)
+        rows = data.state_rows
+        low, high = action_bounds(data)
+        return Inverse(
+            scale=Scale(data.observations),
+            change=Scale(data.observations[rows + 1] - data.observations[rows]),
+            low=jnp.asarray(low),
+            high=jnp.asarray(high),
+            encoder=MLP(2 * size + actions, hidden, 4 * actions, encoder),
+            decoder=MLP(2 * size + 2 * actions, hidden, actions, decoder),
+        )
+
+    def loss(self, model: Inverse, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Metrics]:
+        mean, log_std = model.encode(batch)
+        latent = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape)
+        width = (model.high - model.low) / 2
+        action = model(batch.observation, batch.next_observation, latent)
+        error = jnp.square((action - batch.action) / width).mean()
+        divergence = -0.5 * (1 + 2 * log_std - jnp.square(mean) - jnp.exp(2 * log_std)).mean()
+        return error + self.divergence_weight * divergence, {"action_error": error, "divergence": divergence}
+
+    def objectives(self) -> tuple[Objective, ...]:
+        networks = lambda model: (model.encoder, model.decoder)  # noqa: E731
+        return (Objective(self.loss, optax.adam(self.learning_rate), networks),)
+
+
+def action_bounds(data: Trajectories) -> tuple[Float[np.ndarray, " action"], Float[np.ndarray, " action"]]:
+    """The action space's bounds; where it has none, the widest action logged."""
+    low, high = data.actions.min(0), data.actions.max(0)
+    if data.metadata.action_space is not None:
+        space_low, space_high = flat_bounds(data.metadata.action_space)
+        low, high = (
+            np.where(np.isfinite(bound), bound, seen) for bound, seen in ((space_low, low), (space_high, high))
+        )
+    high = np.where(high > low, high, low + 1)
+    return low.astype(np.float32), high.astype(np.float32)
+
+
+def fit_inverse(config: InverseDynamics, data: Trajectories, key: PRNGKeyArray) -> tuple[Inverse, Worth]:
+    train, held = hold_out(data, config.held_out)
+    init_key, fit_key = jax.random.split(key)
+    models = jax.tree.map(lambda leaf: leaf[None], config.init(init_key, data))
+    state = fit(config, begin(config, models, fit_key[None]), transitions(data, train), title="inverse dynamics")
+    model = member(state.best, 0)
+
+    act = eqx.filter_jit(lambda model, state, following: model(state, following))
+    rows = data.state_rows[held]
+    found = in_batches(
+        lambda a, b: act(model, a, b), *(data.observations[at].astype(np.float32) for at in (rows, rows + 1))
+    )
+    error = float(np.square(found - data.actions[held]).mean())
+    baseline = float(np.square(data.actions[train].mean(0) - data.actions[held]).mean())
+    share = explained(error, baseline)
+    return model, Worth("inverse dynamics", share > 0.1, {"action_error": error, "baseline": baseline, "R²": share})

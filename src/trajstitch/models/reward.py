@@ -1,0 +1,177 @@
+"""The reward of a step (s, a, s'): the paper's conditional Wasserstein GAN, or a plain regression."""
+
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from trajstitch.fit import Metrics, Objective, begin, fit, member
+from trajstitch.models.mlp import MLP
+from trajstitch.models.worth import Worth, explained
+from trajstitch.trajectories import Trajectories
+from trajstitch.transitions import Scale, Transitions, hold_out, in_batches, transitions
+
+
+class Reward(eqx.Module):
+    """The predictor, and the GAN's critic where there is one."""
+
+    observation: Scale
+    action: Scale
+    change: Scale
+    reward: Scale
+    generator: MLP
+    critic: MLP | None
+    latent_size: int = eqx.field(static=True)
+
+    def __call__(
+        self,
+        observation: Float[Array, "*rows size"],
+        action: Float[Array, "*rows action"],
+        next_observation: Float[Array, "*rows size"],
+        latent: Float[Array, "*rows latent"] | None = None,
+    ) -> Float[Array, "*rows"]:
+        """The step's reward; without a latent, at the latent's mean."""
+        step = self.step(observation, action, next_observation)
+        return self.reward.undo(self.generate(step, latent))[..., 0]
+
+    def step(self, observation: Array, action: Array, next_observation: Array) -> Float[Array, "*rows features"]:
+        parts = (
+            self.observation.apply(observation),
+            self.action.apply(action),
+            self.change.apply(next_observation - observation),
+        )
+        return jnp.concatenate(parts, -1)
+
+    def generate(self, step: Float[Array, "*rows features"], latent: Array | None) -> Float[Array, "*rows 1"]:
+        """The standardised reward."""
+        latent = jnp.zeros((*step.shape[:-1], self.latent_size)) if latent is None else latent
+        return self.generator(jnp.concatenate((step, latent), -1))
+
+
+@dataclass(frozen=True)
+class RegressionReward:
+    """Mean squared error."""
+
+    hidden: tuple[int, ...] = (512, 512)
+    """Widths of the hidden layers."""
+    learning_rate: float = 3e-4
+    """Adam's step size."""
+    batch_size: int = 256
+    """Steps in a batch."""
+    steps: int = 100_000
+    """Gradient steps."""
+    held_out: float = 0.05
+    """Share of the steps held out to measure the reward error."""
+
+    def init(self, key: PRNGKeyArray, data: Trajectories) -> Reward:
+        return _init(key, data, self.hidden, latent_size=0, critic=False)
+
+    def loss(self, model: Reward, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Metrics]:
+        found = model.generate(model.step(batch.observation, batch.action, batch.next_observation), None)
+        error = jnp.square(found - model.reward.apply(batch.reward[:, None])).mean()
+        return error, {"reward_error": error}
+
+    def objectives(self) -> tuple[Objective, ...]:
+        return (Objective(self.loss, optax.adam(self.learning_rate), lambda model: model.generator),)
+
+
+@dataclass(frozen=True)
+class GenerativeReward:
+    """The conditional Wasserstein GAN.
+
+    The paper does not say how it keeps its critic Lipschitz; we penalise its slope in the reward (WGAN-GP).
+    """
+
+    hidden: tuple[int, ...] = (512, 512)
+    """Widths of the hidden layers."""
+    latent_size: int = 2
+    """Dimensions of the noise the generator starts from."""
+    learning_rate: float = 1e-4
+    """Adam's step size, with betas of 0.5 and 0.999."""
+    decay: float = 1e-4
+    """L2 regularisation of the critic."""
+    critic_steps: int = 5
+    """Critic steps for each generator step."""
+    slope_penalty: float = 10.0
+    """Weight of the critic's squared distance from slope 1."""
+    batch_size: int = 256
+    """Steps in a batch."""
+    steps: int = 200_000
+    """Critic steps."""
+    held_out: float = 0.05
+    """Share of the steps held out to measure the reward error."""
+
+    def init(self, key: PRNGKeyArray, data: Trajectories) -> Reward:
+        return _init(key, data, self.hidden, self.latent_size, critic=True)
+
+    def critic_loss(self, model: Reward, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Metrics]:
+        latent_key, mix_key = jax.random.split(key)
+        step, made = self._generate(model, batch, latent_key)
+        real = model.reward.apply(batch.reward[:, None])
+        mix = jax.random.uniform(mix_key, real.shape)
+        between = mix * real + (1 - mix) * made
+
+        def judge(reward: Array) -> Array:
+            assert model.critic is not None
+            return model.critic(jnp.concatenate((step, reward), -1))[..., 0]
+
+        slope = jax.grad(lambda reward: judge(reward).sum())(between)
+        distance = judge(real).mean() - judge(made).mean()
+        penalty = jnp.square(jnp.abs(slope) - 1).mean()
+        return -distance + self.slope_penalty * penalty, {"distance": distance, "slope_penalty": penalty}
+
+    def generator_loss(self, model: Reward, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Metrics]:
+        assert model.critic is not None
+        step, made = self._generate(model, batch, key)
+        error = jnp.square(made - model.reward.apply(batch.reward[:, None])).mean()
+        return -model.critic(jnp.concatenate((step, made), -1)).mean(), {"reward_error": error}
+
+    def _generate(self, model: Reward, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Array]:
+        step = model.step(batch.observation, batch.action, batch.next_observation)
+        return step, model.generate(step, jax.random.normal(key, (*batch.reward.shape, self.latent_size)))
+
+    def objectives(self) -> tuple[Objective, ...]:
+        adam = optax.adam(self.learning_rate, 0.5, 0.999)
+        decayed = optax.chain(optax.add_decayed_weights(self.decay), adam)
+        return (
+            Objective(self.critic_loss, decayed, lambda model: model.critic),
+            Objective(self.generator_loss, adam, lambda model: model.generator, every=self.critic_steps),
+        )
+
+
+def _init(key: PRNGKeyArray, data: Trajectories, hidden: tuple[int, ...], latent_size: int, critic: bool) -> Reward:
+    rows = data.state_rows
+    features = 2 * data.observation_size + data.action_size
+    generator_key, critic_key = jax.random.split(key)
+    return Reward(
+        observation=Scale(data.observations),
+        action=Scale(data.actions),
+        change=Scale(data.observations[rows + 1] - data.observations[rows]),
+        reward=Scale(data.rewards[:, None]),
+        generator=MLP(features + latent_size, hidden, 1, generator_key),
+        critic=MLP(features + 1, hidden, 1, critic_key) if critic else None,
+        latent_size=latent_size,
+    )
+
+
+def fit_reward(
+    config: RegressionReward | GenerativeReward, data: Trajectories, key: PRNGKeyArray
+) -> tuple[Reward, Worth]:
+    train, held = hold_out(data, config.held_out)
+    init_key, fit_key = jax.random.split(key)
+    models = jax.tree.map(lambda leaf: leaf[None], config.init(init_key, data))
+    state = fit(config, begin(config, models, fit_key[None]), transitions(data, train), title="reward")
+    model = member(state.best, 0)
+
+    predict = eqx.filter_jit(lambda model, state, action, following: model(state, action, following))
+    rows = data.state_rows[held]
+    steps = (data.observations[rows], data.actions[held], data.observations[rows + 1])
+    found = in_batches(lambda *step: predict(model, *step), *(part.astype(np.float32) for part in steps))
+    error = float(np.square(found - data.rewards[held]).mean(dtype=np.float64))
+    baseline = float(np.square(data.rewards[train].mean(dtype=np.float64) - data.rewards[held]).mean(dtype=np.float64))
+    share = explained(error, baseline)
+    return model, Worth("reward", share > 0.1, {"reward_error": error**0.5, "baseline": baseline**0.5, "R²": share})

@@ -1,0 +1,133 @@
+"""The value V(s) of following the data's own behaviour: the lower word of two networks, by Bellman's equation.
+
+After a termination nothing follows, so its target is the reward alone; after a truncation the world went on, so
+the target bootstraps. The networks work in units of the data's discounted returns, which is where they start.
+"""
+
+from dataclasses import dataclass, replace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from trajstitch.fit import Metrics, Objective, State, begin, fit, member
+from trajstitch.models.mlp import MLP
+from trajstitch.models.worth import Worth, explained
+from trajstitch.trajectories import Trajectories
+from trajstitch.transitions import Scale, Transitions, hold_out, in_batches, transitions
+
+
+class Value(eqx.Module):
+    """Two networks and their slowly following targets."""
+
+    scale: Scale
+    returns: Scale
+    online: MLP
+    target: MLP
+
+    def __call__(self, observation: Float[Array, "*rows size"]) -> Float[Array, "*rows"]:
+        return self.returns.undo(self.standardised(self.online, observation).min(0)[..., None])[..., 0]
+
+    def standardised(self, networks: MLP, observation: Float[Array, "*rows size"]) -> Float[Array, "2 *rows"]:
+        state = self.scale.apply(observation)
+        return eqx.filter_vmap(lambda network: network(state)[..., 0])(networks)
+
+
+@dataclass(frozen=True)
+class TwinValue:
+    """The squared Bellman error."""
+
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers."""
+    learning_rate: float = 3e-4
+    """Adam's step size."""
+    batch_size: int = 256
+    """Steps in a batch."""
+    steps: int = 1_000_000
+    """Gradient steps from scratch."""
+    warm_steps: int | None = None
+    """Gradient steps when starting from the last pass's V; none: every pass starts from scratch."""
+    discount: float = 0.99
+    """γ: what a reward one step later is worth."""
+    follow: float = 0.005
+    """τ: how far the target networks move towards the others at each step."""
+    held_out: float = 0.05
+    """Share of the steps held out to measure the value error."""
+
+    def init(self, key: PRNGKeyArray, data: Trajectories) -> Value:
+        networks = eqx.filter_vmap(lambda key: MLP(data.observation_size, self.hidden, 1, key))(
+            jax.random.split(key, 2)
+        )
+        returns = Scale(discounted_returns(data, self.discount)[:, None])
+        return Value(Scale(data.observations), returns, networks, networks)
+
+    def loss(self, model: Value, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Metrics]:
+        following = model.standardised(model.target, batch.next_observation).min(0)
+        following = jnp.where(batch.terminated, 0, model.returns.undo(following[:, None])[:, 0])
+        aim = model.returns.apply((batch.reward + self.discount * following)[:, None])[:, 0]
+        error = jnp.square(model.standardised(model.online, batch.observation) - jax.lax.stop_gradient(aim)).mean(-1)
+        return error.sum(), {"bellman_error": error.mean()}
+
+    def objectives(self) -> tuple[Objective, ...]:
+        def follow(model: Value) -> Value:
+            moved = jax.tree.map(lambda old, new: old + self.follow * (new - old), model.target, model.online)
+            return eqx.tree_at(lambda model: model.target, model, moved)
+
+        return (Objective(self.loss, optax.adam(self.learning_rate), lambda model: model.online, then=follow),)
+
+
+def fit_value(
+    config: TwinValue, data: Trajectories, key: PRNGKeyArray, warm: Value | None = None
+) -> tuple[Value, Worth]:
+    """V of the data; `warm` is a V to start from, if the config says so."""
+    train, held = hold_out(data, config.held_out)
+    init_key, fit_key = jax.random.split(key)
+    model = config.init(init_key, data)
+    if warm is not None and config.warm_steps is not None:
+        model = warm
+        config = replace(config, steps=config.warm_steps)
+    state: State = begin(config, jax.tree.map(lambda leaf: leaf[None], model), fit_key[None])
+    state = fit(config, state, transitions(data, train), title="value")
+    model = member(state.best, 0)
+    return model, _worth(config, model, data, held)
+
+
+def values(model: Value, observations: Float[np.ndarray, "rows size"]) -> Float[np.ndarray, " rows"]:
+    """V of any number of states."""
+    return in_batches(lambda rows: _evaluate(model, rows), observations.astype(np.float32))
+
+
+@eqx.filter_jit
+def _evaluate(model: Value, rows: Array) -> Array:
+    return model(rows)
+
+
+def discounted_returns(
+    data: Trajectories, discount: float, after: Float[np.ndarray, " episodes"] | None = None
+) -> Float[np.ndarray, " steps"]:
+    """The discounted sum of rewards from each step to its episode's end, plus what `after` says follows that."""
+    total = np.zeros(data.steps)
+    order = np.argsort(-data.lengths, kind="stable")
+    last, lengths = data.offsets[1:][order] - 1, data.lengths[order]
+    running = np.zeros(len(data)) if after is None else np.asarray(after, np.float64)[order]
+    rewards = data.rewards.astype(np.float64)
+    for back in range(lengths.max(initial=0)):
+        count = np.searchsorted(-lengths, -back, side="left")  # the episodes longer than `back`
+        steps = last[:count] - back
+        running[:count] = rewards[steps] + discount * running[:count]
+        total[steps] = running[:count]
+    return total
+
+
+def _worth(config: TwinValue, model: Value, data: Trajectories, held: np.ndarray) -> Worth:
+    last = data.first_rows + data.lengths
+    after = np.where(data.episode_terminated, 0, values(model, data.observations[last]))
+    returns = discounted_returns(data, config.discount, after)
+    found = values(model, data.observations[data.state_rows[held]])
+    error = float(np.square(found - returns[held]).mean())
+    baseline = float(np.square(returns.mean() - returns[held]).mean())
+    share = explained(error, baseline)
+    return Worth("value", share > 0, {"value_error": error**0.5, "baseline": baseline**0.5, "R²": share})

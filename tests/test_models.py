@@ -1,0 +1,150 @@
+"""Each model learns a distribution that is known in closed form, and says what it is worth."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from point import NOISE, SPREAD, collect
+from trajstitch.fit import member
+from trajstitch.models.dynamics import Dynamics, fit_dynamics
+from trajstitch.models.forward import ForwardDynamics, fit_forward, judged
+from trajstitch.models.inverse import InverseDynamics, fit_inverse
+from trajstitch.models.reward import GenerativeReward, RegressionReward, fit_reward
+from trajstitch.models.value import TwinValue, discounted_returns, fit_value, values
+from trajstitch.trajectories import Trajectories
+
+KEY = jax.random.key(0)
+
+
+@pytest.fixture(scope="module")
+def data() -> Trajectories:
+    return collect()
+
+
+@pytest.fixture(scope="module")
+def noise(data: Trajectories) -> Trajectories:
+    """The same shapes with nothing to learn."""
+    random = np.random.default_rng(5)
+    return replace(
+        data,
+        observations=random.normal(size=data.observations.shape).astype(np.float32),
+        actions=random.uniform(-1, 1, data.actions.shape).astype(np.float32),
+        rewards=random.normal(size=data.steps).astype(np.float32),
+    )
+
+
+def test_dynamics_learn_mean_and_spread_and_are_calibrated(data):
+    config = Dynamics(members=3, keep=2, hidden=(32, 32), steps=2000, patience=1000, learning_rate=3e-3)
+    models, worth = fit_dynamics(config, data, KEY)
+    states = np.random.default_rng(1).uniform(-0.6, 0.6, (200, 2)).astype(np.float32)
+    mean, log_std = member(models, 0)(jnp.asarray(states))
+    scale = member(models, 0).change
+    np.testing.assert_allclose(scale.undo(mean), -0.1 * states, atol=0.02)
+    true = ((0.1 * SPREAD) ** 2 + NOISE**2) ** 0.5
+    np.testing.assert_allclose(np.median(np.exp(log_std) * scale.std), true, rtol=0.2)
+    assert worth.learned
+    assert 0.8 < worth.facts["inside_the_90%_region"] < 0.97
+    assert mean.shape == states.shape
+    assert models.network.layers[0][0].shape[0] == 2
+
+
+def test_inverse_dynamics_find_the_action_within_its_bounds(data):
+    config = InverseDynamics(hidden=(32, 32), steps=3000, learning_rate=3e-3)
+    model, worth = fit_inverse(config, data, KEY)
+    rows = data.state_rows
+    states, following = data.observations[rows], data.observations[rows + 1]
+    found = np.asarray(model(jnp.asarray(states), jnp.asarray(following)))
+    # The noise hides the action: the best estimate shrinks (s' − s)/0.1 towards −s.
+    weight = SPREAD**2 / (SPREAD**2 + (NOISE / 0.1) ** 2)
+    best = -states + weight * ((following - states) / 0.1 + states)
+    inside = (np.abs(states) < 0.6).all(1)
+    assert np.abs(found - best)[inside].mean() < 0.06
+    far = model(jnp.asarray(states), jnp.asarray(following + 50), jnp.full((len(states), model.latent_size), 3.0))
+    assert np.abs(far).max() <= 1
+    assert worth.learned
+    assert worth.facts["action_error"] < worth.facts["baseline"]
+
+
+def test_regression_reward_learns_the_reward(data):
+    config = RegressionReward(hidden=(32, 32), steps=2000, learning_rate=3e-3)
+    model, worth = fit_reward(config, data, KEY)
+    assert worth.learned
+    assert worth.facts["R²"] > 0.98
+    assert model(*(jnp.zeros((3, 2)),) * 3).shape == (3,)
+
+
+def test_generative_reward_learns_the_reward(data):
+    config = GenerativeReward(hidden=(32, 32), steps=4000, learning_rate=2e-3)
+    _, worth = fit_reward(config, data, KEY)
+    assert worth.learned
+    assert worth.facts["R²"] > 0.8
+
+
+def test_forward_dynamics_judge_where_an_action_leads(data):
+    config = ForwardDynamics(hidden=(32, 32), steps=2000, learning_rate=3e-3)
+    models, worth = fit_forward(config, data, KEY)
+    assert worth.learned
+    states = np.random.default_rng(1).uniform(-0.5, 0.5, (300, 2)).astype(np.float32)
+    actions = np.clip(-states, -1, 1)
+    right = judged(models, states, actions, states + 0.1 * actions)
+    wrong = judged(models, states, actions, states - 0.1 * actions)
+    assert np.quantile(right.error / right.length, 0.9) < 0.3
+    np.testing.assert_allclose(np.median(wrong.error / wrong.length), 2, atol=0.3)
+    np.testing.assert_allclose(
+        right.reward, (states + 0.1 * actions)[:, 0] - 0.1 * np.square(actions).sum(1), atol=0.05
+    )
+
+
+def one_state(terminated: bool) -> Trajectories:
+    """Reward 1 at every step of a world with one state; five-step episodes."""
+    ends = np.tile([False] * 4 + [True], 20)
+    return Trajectories(
+        observations=np.zeros((120, 1), np.float32) + np.tile(np.arange(6, dtype=np.float32), 20)[:, None] * terminated,
+        actions=np.zeros((100, 1), np.float32),
+        rewards=np.ones(100, np.float32),
+        terminated=ends if terminated else np.zeros(100, bool),
+        truncated=np.zeros(100, bool) if terminated else ends,
+        offsets=np.arange(0, 101, 5),
+    )
+
+
+def test_value_is_zero_after_a_termination_and_bootstraps_after_a_truncation():
+    config = TwinValue(hidden=(16, 16), steps=4000, discount=0.9, follow=0.05, learning_rate=3e-3, batch_size=64)
+    ending, _ = fit_value(config, one_state(terminated=True), KEY)
+    np.testing.assert_allclose(
+        values(ending, np.arange(5, dtype=np.float32)[:, None]), [4.0951, 3.439, 2.71, 1.9, 1.0], atol=0.15
+    )
+    endless, _ = fit_value(config, one_state(terminated=False), KEY)
+    np.testing.assert_allclose(values(endless, np.zeros((1, 1), np.float32)), 10, atol=0.5)
+
+
+def test_value_says_what_it_is_worth_and_starts_warm(data):
+    config = TwinValue(hidden=(32, 32), steps=3000, warm_steps=1, learning_rate=3e-3, follow=0.02)
+    model, worth = fit_value(config, data, KEY)
+    assert worth.learned
+    assert worth.facts["R²"] > 0.5
+    warm, _ = fit_value(config, data, KEY, warm=model)
+    cold, _ = fit_value(replace(config, steps=1), data, KEY)
+    found, near, far = (values(one, data.observations) for one in (model, warm, cold))
+    assert np.abs(near - found).mean() < 0.2 * np.abs(far - found).mean()
+
+
+def test_models_of_noise_are_said_to_have_learned_nothing(noise):
+    assert not fit_inverse(InverseDynamics(hidden=(8,), steps=200), noise, KEY)[1].learned
+    assert not fit_reward(RegressionReward(hidden=(8,), steps=200), noise, KEY)[1].learned
+    worth = fit_forward(ForwardDynamics(members=1, hidden=(8,), steps=200), noise, KEY)[1]
+    assert "learned nothing" not in str(worth) or not worth.learned
+
+
+def test_discounted_returns_stop_at_each_episode_and_continue_with_what_follows():
+    data = collect(episodes=3, length=4)
+    after = np.array([1.0, 2.0, 3.0])
+    found = discounted_returns(data, 0.9, after)
+    for episode in range(3):
+        running = after[episode]
+        for step in range(data.offsets[episode + 1] - 1, data.offsets[episode] - 1, -1):
+            running = float(data.rewards[step]) + 0.9 * running
+            assert found[step] == pytest.approx(running)
