@@ -86,4 +86,5 @@ def _dispatch(arguments: Sequence[str]) -> int:
     import tyro
 
     command = importlib.import_module(f"trajstitch.commands.{verb}").Command
-    return tyro.cli(command, args=list(rest), prog=f"trajstitch {verb}").execute() or 0
+    config = (tyro.conf.FlagCreatePairsOff,)
+    return tyro.cli(command, args=list(rest), prog=f"trajstitch {verb}", config=config).execute() or 0

@@ -102,7 +102,7 @@ class _Plain:
             return
         self.next = now + PLAIN_EVERY_SECONDS
         rate = self.done / max(now - self.start, 1e-9)
-        left = (self.total - self.done) / max(rate, 1e-9)
+        left = max(self.total - self.done, 0) / max(rate, 1e-9)
         parts = [
             f"{self.description}: {self.done:,}/{self.total:,} {self.unit}",
             f"{rate:,.0f} {self.unit}/s",

@@ -1,8 +1,9 @@
 """`trajstitch convert SRC DST`."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-import tyro
+from tyro.conf import Positional, arg
 
 from trajstitch import console, formats
 from trajstitch.commands.columns import ColumnFlags
@@ -15,9 +16,9 @@ class Command(ColumnFlags):
     Example: trajstitch convert d4rl:hopper-medium-v2.hdf5 minari:my/hopper-medium-v0
     """
 
-    source: tyro.conf.Positional[str]
+    source: Annotated[Positional[str], arg(metavar="SRC")]
     """The data set to read, as a URI."""
-    target: tyro.conf.Positional[str]
+    target: Annotated[Positional[str], arg(metavar="DST")]
     """Where to write it, as a URI."""
     force: bool = False
     """Overwrite the target if it is there."""

@@ -1,8 +1,9 @@
 """`trajstitch inspect URI`."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-import tyro
+from tyro.conf import Positional, arg
 
 from trajstitch import console, formats
 from trajstitch.commands import print_json
@@ -17,7 +18,7 @@ class Command(ColumnFlags):
     Example: trajstitch inspect minari:mujoco/hopper/medium-v0
     """
 
-    uri: tyro.conf.Positional[str]
+    uri: Annotated[Positional[str], arg(metavar="URI")]
     """The data set, as a URI."""
     json: bool = False
     """Print JSON instead of text."""

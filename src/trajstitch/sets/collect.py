@@ -11,10 +11,11 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from tyro.conf import Positional, arg
 
 from trajstitch import console, environments, sets
 from trajstitch.errors import InputError
@@ -38,11 +39,10 @@ NOISY_EXPERT_NOISE = 0.5
 class Collect:
     """Roll out the shipped policies into a data set: the same seed gives the same bits."""
 
-    set: str
+    set: Annotated[Positional[str], arg(metavar="SET")]
     """The built-in set, such as hopper/medium-replay; `trajstitch sets` lists them."""
     transitions: int | None = None
-    """How many transitions (whole episodes, so up to an episode more a policy); D4RL's size if not given. For
-    noisy-expert sets: of the noisy base that the clean expert trajectories are added to."""
+    """How many, in whole episodes, so up to one episode more (noisy-expert: in its noisy part); else D4RL's size."""
     seed: int = 0
     """Of the environments and of the action noise."""
     processes: int | None = None
@@ -134,18 +134,18 @@ def clean_episodes(which: sets.BuiltIn, noisy: int) -> int:
 
 
 def _episodes(pool: Executor, environment: str, parts: list[Part], stream: tuple[int, ...]) -> Iterator[Episode]:
-    """The parts' episodes in order, each part's until it has what it asks for."""
+    """The parts' episodes in order, each part's until it and those before it have the steps they ask for."""
     shards = [
         Shard(environment, piece, (*stream, index, number))
         for index, part in enumerate(parts)
         for number, piece in enumerate(_pieces(part))
     ]
-    steps = [0] * len(parts)
+    goals = np.cumsum([part.steps for part in parts])
+    steps = 0
     for shard, episodes in zip(shards, pool.map(roll_out, shards), strict=True):
-        index = shard.stream[-2]
         for episode in episodes:
-            if parts[index].episodes or steps[index] < parts[index].steps:
-                steps[index] += len(episode.rewards)
+            if shard.part.episodes or steps < goals[shard.stream[-2]]:
+                steps += len(episode.rewards)
                 yield episode
 
 
