@@ -210,7 +210,7 @@ class Trajectories:
 
     def __getitem__(self, which: int | slice | Sequence[int] | np.ndarray) -> Self:
         """Some of the episodes, in the order asked for; one index gives a set of one episode."""
-        episodes = np.atleast_1d(np.arange(len(self))[np.asarray(which) if isinstance(which, list) else which])
+        episodes = np.atleast_1d(np.arange(len(self))[list(which) if isinstance(which, Sequence) else which])
         if len(episodes) == 0:
             raise InputError("the selection holds no episodes")
         lengths = self.lengths[episodes]
