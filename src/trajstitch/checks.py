@@ -119,10 +119,8 @@ def _missing_ends(data: Trajectories) -> Finding:
     missing = ~(data.episode_terminated | data.episode_truncated) & (data.lengths > 0)
     if not missing.any():
         return Finding("missing ends", "ok", "every episode says how it ended")
-    detail = (
-        f"{_share(int(missing.sum()), len(data))} episodes end neither terminated nor truncated, first episode "
-        f"{int(np.argmax(missing))}: taken as cut off by the log's end"
-    )
+    count, first = _share(int(missing.sum()), len(data)), int(np.argmax(missing))
+    detail = f"{count} episodes have no end flag, first episode {first}: taken as cut off"
     return Finding("missing ends", "note", detail)
 
 
@@ -130,10 +128,8 @@ def _contradictory_ends(data: Trajectories) -> Finding:
     both = data.episode_terminated & data.episode_truncated
     if not both.any():
         return Finding("contradictory ends", "ok", "no episode is terminated and truncated at once")
-    detail = (
-        f"{_share(int(both.sum()), len(data))} episodes end both terminated and truncated, first episode "
-        f"{int(np.argmax(both))}: taken as terminated"
-    )
+    count, first = _share(int(both.sum()), len(data)), int(np.argmax(both))
+    detail = f"{count} episodes have both end flags, first episode {first}: taken as terminated"
     return Finding("contradictory ends", "note", detail)
 
 

@@ -15,6 +15,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, fields, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,9 @@ def load(location: str, columns: Columns | None = None) -> Trajectories:
     if set(PROVENANCE) <= set(file.names):
         kinds |= {column: kind for column, (_, kind) in PROVENANCE.items()}
     findings = list(metadata.findings)
-    if guessed and ours is None:
-        findings.append(Finding("columns", "note", f"guessed: {describe(chosen, guessed)}"))
+    surprising = [name for name in guessed if not _as_we_write(getattr(chosen, name), name)]
+    if surprising and ours is None:
+        findings.append(Finding("columns", "note", f"guessed: {describe(chosen, surprising)}"))
     unused = [name for name in file.names if name not in kinds]
     if unused:
         findings.append(Finding("left out", "note", f"columns that are not used: {', '.join(unused)}"))
@@ -125,6 +127,14 @@ def _require_ending(path: Path) -> None:
 def _columns_from_json(stored: dict[str, Any]) -> Columns:
     tuples = {name: tuple(value) for name, value in stored.items() if isinstance(value, list)}
     return Columns(**{**stored, **tuples})
+
+
+def _as_we_write(names: str | tuple[str, ...], field: str) -> bool:
+    """Whether columns have the names that we would have given them, so that a guess is no news."""
+    written = getattr(WRITTEN, field)
+    if isinstance(names, str):
+        return names == written
+    return len(written) == 1 and all(fnmatch(name, written[0]) for name in names)
 
 
 def _kinds(columns: Columns) -> dict[str, Kind]:
