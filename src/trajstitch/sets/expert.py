@@ -18,11 +18,11 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from safetensors import safe_open
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from trajstitch import console
 from trajstitch.errors import InputError
@@ -70,7 +70,7 @@ FINAL_EPISODES = 20
 class Expert:
     """Train a ladder of policies with TD3 and keep it in the run folder."""
 
-    task: Positional[str]
+    task: Annotated[Positional[str], arg(metavar="TASK")]
     """hopper, walker2d or halfcheetah; or the Gymnasium id of a task with continuous actions."""
     steps: int = 1_000_000
     """Environment steps for each seed."""
