@@ -481,7 +481,8 @@ def main() -> None:
         if isinstance(asked, Expert):
             print(expert(asked))
     except InputError as error:
-        sys.exit(f"error: {error}")
+        console.log(f"error: {error}")
+        sys.exit(2)
 
 
 if __name__ == "__main__":
