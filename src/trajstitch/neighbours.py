@@ -1,0 +1,293 @@
+"""Which observed states lie near each other: the k nearest of other episodes, those within a radius, or both.
+
+Every search engine (KD-tree, faiss, the accelerator) only proposes; distances are then taken again in double
+precision and sorted by distance and index, and a row whose proposals can't be proven complete is searched again
+with more. So the exact engines agree to the last index, whatever their rounding, on every machine.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import faiss
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Integer
+from scipy.spatial import KDTree
+
+from trajstitch import console
+from trajstitch.errors import InputError
+
+Method = Literal["auto", "tree", "flat", "accelerator", "approximate"]
+Rows = Float[np.ndarray, "rows size"]
+
+BLOCK = 16_384
+"""Rows searched at once."""
+TREE_DIMENSIONS = 20
+"""Up to this many dimensions the KD-tree is the faster exact engine on the CPU (benchmarks/neighbours.py)."""
+LARGE = 500_000
+"""States from which on the CPU searches an approximate index."""
+SAMPLE = 1000
+"""Rows on which an approximate index's recall is measured."""
+
+
+@dataclass(frozen=True)
+class Near:
+    """What counts as near."""
+
+    k: int | None = 16
+    """At most this many, the nearest; none: all within the radius."""
+    radius: float | None = None
+    """At most this far away."""
+    standardise: bool = True
+    """Measure distance in standardised states rather than the data's own units."""
+    method: Method = "auto"
+    """The search engine; all but `approximate` are exact."""
+    recall: float = 0.99
+    """The share of true neighbours an approximate index must find on a sample."""
+
+    def __post_init__(self) -> None:
+        if self.k is None and self.radius is None:
+            raise InputError("neighbours need a number k, a radius or both")
+
+
+DEFAULT = Near()
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Row i's neighbours are `index[offsets[i]:offsets[i + 1]]`, nearest first."""
+
+    offsets: Integer[np.ndarray, " rows+1"]
+    index: Integer[np.ndarray, " pairs"]
+
+    def of(self, rows: Integer[np.ndarray, " some"]) -> tuple[np.ndarray, np.ndarray]:
+        """For several rows: (position in `rows`, neighbour), one pair after the other."""
+        counts = self.offsets[rows + 1] - self.offsets[rows]
+        owner = np.repeat(np.arange(len(rows)), counts)
+        inside = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return owner, self.index[self.offsets[rows][owner] + inside]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What an engine found for some rows."""
+
+    index: Integer[np.ndarray, "rows found"]
+    """Candidates; -1 where there is none."""
+    complete: Float[np.ndarray, " rows"]
+    """No row nearer than this squared distance is missing."""
+
+
+Engine = Callable[[Integer[np.ndarray, " rows"], int], Proposal]
+"""(rows to search for, how many to find) to what was found, the rows themselves among them."""
+
+
+def neighbours(
+    states: Float[np.ndarray, "rows size"], group: Integer[np.ndarray, " rows"], near: Near = DEFAULT
+) -> Neighbours:
+    """Each state's neighbours among the states of other groups (episodes)."""
+    states = np.ascontiguousarray(states, np.float32)
+    if not np.isfinite(states).all():
+        row = int(np.flatnonzero(~np.isfinite(states).all(1))[0])
+        raise InputError(f"observation row {row} is not finite: distances to it have no meaning")
+    if len(states) == 0 or (group == group[0]).all():
+        return Neighbours(np.zeros(len(states) + 1, np.int64), np.zeros(0, np.int32))
+    method = near.method if near.method != "auto" else choose(len(states), states.shape[1])
+    if method == "approximate":
+        return _approximate(states, group, near)
+    engine = {"tree": _tree, "flat": _flat, "accelerator": _accelerator}[method](states)
+    return _search(engine, np.arange(len(states)), states, group, near, exact=True)
+
+
+def choose(rows: int, dimensions: int) -> Method:
+    if jax.default_backend() != "cpu":
+        return "accelerator"
+    if rows >= LARGE:
+        return "approximate"
+    return "tree" if dimensions <= TREE_DIMENSIONS else "flat"
+
+
+def _search(
+    engine: Engine, rows: np.ndarray, states: Rows, group: np.ndarray, near: Near, *, exact: bool
+) -> Neighbours:
+    total = len(states)
+    counts = np.zeros(len(rows), np.int64)
+    parts: list[tuple[np.ndarray, np.ndarray]] = []  # (positions in rows, their neighbours in turn)
+    pending = np.arange(len(rows))
+    wanted = min(2 * near.k if near.k is not None else 64, total)
+    with console.progress("neighbours", len(rows), "states") as advance, ThreadPoolExecutor(os.cpu_count()) as pool:
+        while len(pending):
+            unsure: list[np.ndarray] = []
+            block = max(1, min(BLOCK, 2**22 // wanted))
+            everything = not exact or wanted == total
+            settling: deque[tuple[np.ndarray, Future]] = deque()
+            for start in range(0, len(pending) + block * (os.cpu_count() or 1), block):
+                part = pending[start : start + block]
+                if len(part):
+                    proposal = engine(rows[part], wanted)
+                    settling.append((part, pool.submit(_settle, rows[part], proposal, states, group, near)))
+                if settling and (not len(part) or len(settling) > (os.cpu_count() or 1)):
+                    part, future = settling.popleft()
+                    kept, index, sure = future.result()
+                    sure |= everything
+                    counts[part[sure]] = kept[sure]
+                    parts.append((part[sure], index[np.repeat(sure, kept)]))
+                    unsure.append(part[~sure])
+                    advance(int(sure.sum()))
+            pending = np.concatenate(unsure)
+            wanted = min(4 * wanted, total)
+    offsets = np.concatenate(([0], np.cumsum(counts)))
+    index = np.empty(offsets[-1], np.int32)
+    for part, found in parts:
+        owner = np.repeat(part, counts[part])
+        inside = np.arange(len(owner)) - np.repeat(np.cumsum(counts[part]) - counts[part], counts[part])
+        index[offsets[owner] + inside] = found
+    return Neighbours(offsets, index)
+
+
+def _settle(
+    rows: np.ndarray, proposal: Proposal, states: Rows, group: np.ndarray, near: Near
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """How many neighbours each row keeps, the neighbours in turn, and whether they are proven complete."""
+    index = proposal.index
+    distance = squared_distance(states[rows][:, None], states[index])
+    distance[(index < 0) | (group[index] == group[rows][:, None])] = np.inf
+    order = np.lexsort((index, distance), axis=-1)
+    order = order[:, : near.k] if near.k is not None else order
+    index, distance = np.take_along_axis(index, order, 1), np.take_along_axis(distance, order, 1)
+    limit = np.inf if near.radius is None else near.radius**2
+    keep = np.isfinite(distance) & (distance <= limit)
+    farthest = np.full(len(rows), limit)
+    if near.k is not None and near.k <= distance.shape[1]:
+        farthest = np.minimum(limit, distance[:, -1])
+    return keep.sum(1), index[keep], farthest < proposal.complete
+
+
+def squared_distance(
+    a: Float[np.ndarray, "*rows size"], b: Float[np.ndarray, "*rows size"]
+) -> Float[np.ndarray, "*rows"]:
+    """In double precision, summed in the order of the columns: the distance everything is decided by."""
+    return np.square(a.astype(np.float64) - b).sum(-1)
+
+
+def _tree(states: Rows) -> Engine:
+    tree = KDTree(states)
+
+    def engine(rows: np.ndarray, wanted: int) -> Proposal:
+        distance, index = tree.query(states[rows], wanted, workers=-1)
+        distance, index = distance.reshape(len(rows), -1), index.reshape(len(rows), -1)
+        complete = np.square(distance[:, -1]) * (1 - 1e-9)
+        return Proposal(index, complete)
+
+    return engine
+
+
+def _flat(states: Rows) -> Engine:
+    index = faiss.IndexFlatL2(states.shape[1])
+    index.add(states)  # pyright: ignore[reportCallIssue]
+    return _faiss(index, states)
+
+
+def _faiss(index: faiss.Index, states: Rows) -> Engine:
+    norms = np.square(states.astype(np.float64)).sum(1)
+
+    def engine(rows: np.ndarray, wanted: int) -> Proposal:
+        distance, found = index.search(states[rows], wanted)  # pyright: ignore[reportCallIssue]
+        return Proposal(found, distance[:, -1] - _rounding(norms, rows))
+
+    return engine
+
+
+def _rounding(norms: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """What single precision may lose in ‖x‖² + ‖y‖² − 2 xy."""
+    return 16 * np.finfo(np.float32).eps * (norms[rows] + norms.max())
+
+
+TILE = 2**18
+"""States compared with a block of rows at once: a tile stays well under top_k's 2³¹ elements."""
+
+
+def _accelerator(states: Rows) -> Engine:
+    """Brute force in tiles. Rows are centred first, which keeps the product's rounding small."""
+    size = -(-len(states) // TILE) * TILE if len(states) > TILE else len(states)
+    norms = np.square(states.astype(np.float64)).sum(1)
+    padded = np.zeros((size, states.shape[1]), np.float32)
+    padded[: len(states)] = states
+    squares = np.full(size, np.inf, np.float32)
+    squares[: len(states)] = norms
+    tiles = max(size // TILE, 1)
+    table = jnp.asarray(padded).reshape(tiles, -1, states.shape[1])
+    table_squares = jnp.asarray(squares).reshape(tiles, -1)
+
+    def engine(rows: np.ndarray, wanted: int) -> Proposal:
+        block = max(64, min(4096, 2**28 // table.shape[1]))
+        parts = [rows[start : start + block] for start in range(0, len(rows), block)]
+        found = [
+            _nearest_in_tiles(table, table_squares, states[np.resize(part, block)], min(wanted, len(states)))
+            for part in parts
+        ]
+        distance = np.concatenate([np.asarray(one[0])[: len(part)] for one, part in zip(found, parts, strict=True)])
+        index = np.concatenate([np.asarray(one[1])[: len(part)] for one, part in zip(found, parts, strict=True)])
+        return Proposal(index, distance[:, -1] - _rounding(norms, rows))
+
+    return engine
+
+
+@partial(jax.jit, static_argnames="wanted")
+def _nearest_in_tiles(table: Array, squares: Array, queries: Array, wanted: int) -> tuple[Array, Array]:
+    tile = table.shape[1]
+    own = jnp.square(queries).sum(1)[:, None]
+
+    def scan(best: tuple[Array, Array], now: tuple[Array, Array, Array]) -> tuple[tuple[Array, Array], None]:
+        states, squares, start = now
+        product = jnp.matmul(queries, states.T, precision="highest")
+        distance, index = jax.lax.top_k(2 * product - own - squares, min(wanted, tile))
+        distance = jnp.concatenate((best[0], distance), 1)
+        index = jnp.concatenate((best[1], index + start), 1)
+        distance, chosen = jax.lax.top_k(distance, wanted)
+        return (distance, jnp.take_along_axis(index, chosen, 1)), None
+
+    nothing = jnp.full((len(queries), wanted), -jnp.inf), jnp.full((len(queries), wanted), -1)
+    starts = jnp.arange(len(table)) * tile
+    (distance, index), _ = jax.lax.scan(scan, nothing, (table, squares, starts))
+    return -distance, jnp.where(jnp.isfinite(distance), index, -1)
+
+
+def _approximate(states: Rows, group: np.ndarray, near: Near) -> Neighbours:
+    """An inverted file whose probes double until the recall on a sample is good enough."""
+    lists = int(min(4 * len(states) ** 0.5, len(states) / 39))
+    if lists < 2:
+        return neighbours(states, group, Near(near.k, near.radius, near.standardise, "tree"))
+    quantiser = faiss.IndexFlatL2(states.shape[1])
+    index = faiss.IndexIVFFlat(quantiser, states.shape[1], lists)
+    index.train(states[np.sort(np.random.default_rng(0).permutation(len(states))[: 64 * lists])])  # pyright: ignore[reportCallIssue]
+    index.add(states)  # pyright: ignore[reportCallIssue]
+    sample = np.sort(np.random.default_rng(1).permutation(len(states))[:SAMPLE])
+    truth = _search(_flat(states), sample, states, group, near, exact=True)
+    index.nprobe = 8
+    while True:
+        found = _search(_faiss(index, states), sample, states, group, near, exact=False)
+        recall = _recall(found, truth)
+        if recall >= near.recall or index.nprobe >= lists:
+            break
+        index.nprobe = min(2 * index.nprobe, lists)
+    console.log(
+        f"neighbours: approximate index of {lists} lists, {index.nprobe} probed, "
+        f"recall {recall:.4f} on {len(sample)} states"
+    )
+    return _search(_faiss(index, states), np.arange(len(states)), states, group, near, exact=False)
+
+
+def _recall(found: Neighbours, truth: Neighbours) -> float:
+    def pairs(result: Neighbours) -> np.ndarray:
+        owner = np.repeat(np.arange(len(result.offsets) - 1), np.diff(result.offsets))
+        return owner * 2**32 + result.index
+
+    wanted = pairs(truth)
+    return float(np.isin(wanted, pairs(found)).mean()) if len(wanted) else 1.0

@@ -1,0 +1,83 @@
+"""Every exact engine equals brute force to the last index; the approximate one says how much it misses."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trajstitch.errors import InputError
+from trajstitch.neighbours import Near, neighbours, squared_distance
+
+ENGINES = ("tree", "flat", "accelerator")
+
+
+def brute_force(states: np.ndarray, group: np.ndarray, near: Near) -> list[list[int]]:
+    found = []
+    for row in range(len(states)):
+        far = [(float(squared_distance(states[row], states[other])), other) for other in range(len(states))]
+        far = sorted(pair for pair in far if group[pair[1]] != group[row])
+        if near.radius is not None:
+            far = [pair for pair in far if pair[0] <= near.radius**2]
+        found.append([other for _, other in far[: near.k]])
+    return found
+
+
+def listed(result) -> list[list[int]]:
+    return [list(result.index[a:b]) for a, b in zip(result.offsets[:-1], result.offsets[1:], strict=True)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(st.data())
+@settings(max_examples=15, deadline=None)
+def test_exact_engines_equal_brute_force_with_ties_and_duplicates(engine, data):
+    rows = data.draw(st.sampled_from((2, 24)))
+    random = np.random.default_rng(data.draw(st.integers(0, 2**31)))
+    # A coarse grid makes equal distances and equal states the rule.
+    states = random.integers(-2, 3, (rows, 2)).astype(np.float32) * np.float32(0.1)
+    group = np.sort(random.integers(0, 4, rows))
+    near = Near(
+        k=data.draw(st.sampled_from((None, 1, 3))), radius=data.draw(st.sampled_from((0.15, 0.25))), method=engine
+    )
+    assert listed(neighbours(states, group, near)) == brute_force(states, group, near)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_exact_engines_survive_rounding(engine):
+    random = np.random.default_rng(0)
+    states = (1000 + random.normal(size=(300, 5)) * 1e-2).astype(np.float32)  # a product of floats loses it all
+    group = np.repeat(np.arange(10), 30)
+    near = Near(k=4, method=engine)
+    assert listed(neighbours(states, group, near)) == brute_force(states, group, near)
+
+
+def test_own_episode_never_counts_even_when_it_crowds_out_all_others():
+    states = np.concatenate((np.linspace(0, 0.1, 200), [5.0, 6.0]))[:, None].astype(np.float32)
+    group = np.array([0] * 200 + [1, 1])
+    found = neighbours(states, group, Near(k=2, method="tree"))
+    assert listed(found)[:200] == [[200, 201]] * 200
+
+
+def test_approximate_index_keeps_its_recall_and_says_so(capsys):
+    random = np.random.default_rng(0)
+    states = random.normal(size=(4000, 6)).astype(np.float32)
+    group = np.repeat(np.arange(40), 100)
+    exact = neighbours(states, group, Near(k=8, method="tree"))
+    found = neighbours(states, group, Near(k=8, method="approximate"))
+    shared = [len(set(a) & set(b)) / len(a) for a, b in zip(listed(exact), listed(found), strict=True)]
+    assert np.mean(shared) > 0.985
+    assert "recall" in capsys.readouterr().err
+
+
+def test_pairs_of_several_rows():
+    states = np.arange(6, dtype=np.float32)[:, None]
+    found = neighbours(states, np.array([0, 1, 0, 1, 0, 1]), Near(k=2, method="tree"))
+    owner, near = found.of(np.array([3, 0]))
+    assert owner.tolist() == [0, 0, 1, 1]
+    assert near.tolist() == [2, 4, 1, 3]
+
+
+def test_nonsense_is_refused():
+    with pytest.raises(InputError, match="k, a radius or both"):
+        Near(k=None)
+    with pytest.raises(InputError, match="row 1 is not finite"):
+        neighbours(np.array([[0.0], [np.nan]], np.float32), np.arange(2))
