@@ -67,11 +67,15 @@ def require_free(location: str, *, force: bool) -> None:
 @contextmanager
 def _reading(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
     try:
-        opened = np.load(path, allow_pickle=False)
-        if not isinstance(opened, np.lib.npyio.NpzFile):
-            raise InputError(f"{path} is a single array, not an NPZ file: save with np.savez, one key per array")
-        with opened as archive:
-            yield archive
+        with path.open("rb") as file:
+            start = file.read(6)
+            if start == b"\x93NUMPY":
+                raise InputError(f"{path} is a single array, not an NPZ file: save with np.savez, one key per array")
+            if not start.startswith(b"PK"):
+                raise InputError(f"{path} is not an NPZ file: what np.savez writes is expected")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as archive:
+                yield archive
     except InputError:
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
@@ -129,7 +133,7 @@ def _from_foreign(archive: Mapping[str, np.ndarray], metadata: Metadata) -> Traj
     rows = len(rewards)
     actions = _actions(*take("actions", rows))
     observations = _matrix(*take("observations"))
-    following = _matrix(*take("next_observations", len(observations))) if keys["next_observations"] else None
+    following = _matrix(*take("next_observations")) if keys["next_observations"] else None
     if following is not None and following.shape != observations.shape:
         raise InputError(
             f"{source}: {keys['next_observations']} has shape {following.shape}, but {keys['observations']} has "
