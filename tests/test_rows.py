@@ -1,0 +1,180 @@
+"""Flat rows cut into episodes: against a loop over the rows that anyone can check by eye."""
+
+from dataclasses import dataclass, field
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trajstitch.errors import InputError
+from trajstitch.formats import rows
+from trajstitch.formats.rows import from_rows
+from trajstitch.trajectories import Metadata, Trajectories
+
+METADATA = Metadata(source="npz:log.npz")
+
+
+@dataclass
+class Log:
+    """Rows of a log; observation and action are the row's number, so that every value tells where it came from."""
+
+    terminated: np.ndarray
+    truncated: np.ndarray
+    episodes: np.ndarray | None = None
+    breaks: np.ndarray | None = None
+    """Rows whose next observation is not the next row's, if next observations are recorded at all."""
+    observations: np.ndarray = field(init=False)
+    next_observations: np.ndarray | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        count = len(self.terminated)
+        self.observations = np.stack([np.arange(count), -np.arange(count)], axis=1).astype(np.float64)
+        self.next_observations = None
+        if self.breaks is not None:
+            self.next_observations = np.concatenate([self.observations[1:], [[count, -count]]])
+            self.next_observations[self.breaks] += 0.5
+
+    def cut(self) -> Trajectories:
+        numbers = self.observations[:, 0]
+        return from_rows(
+            self.observations,
+            numbers[:, None] + 1000,
+            numbers + 2000,
+            self.terminated,
+            self.truncated,
+            self.next_observations,
+            METADATA,
+            self.episodes,
+        )
+
+    def cut_slowly(self) -> list[dict[str, list]]:
+        """The same, one row after the other."""
+        episodes, current = [], []
+        for row in range(len(self.terminated)):
+            current.append(row)
+            last = row == len(self.terminated) - 1
+            if (
+                last
+                or self.terminated[row]
+                or self.truncated[row]
+                or (self.episodes is not None and self.episodes[row] != self.episodes[row + 1])
+                or (self.breaks is not None and self.breaks[row])
+            ):
+                episodes.append(current)
+                current = []
+        cut = []
+        for numbers in episodes:
+            states = [self.observations[row].tolist() for row in numbers]
+            if self.next_observations is not None:
+                states.append(self.next_observations[numbers[-1]].tolist())
+                steps = numbers
+            else:
+                steps = numbers[:-1]
+            if steps:
+                ended = numbers[-1]
+                cut.append(
+                    {
+                        "states": states,
+                        "steps": steps,
+                        "terminated": [*[False] * (len(steps) - 1), bool(self.terminated[ended])],
+                        "truncated": [*[False] * (len(steps) - 1), bool(self.truncated[ended])],
+                    }
+                )
+        return cut
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Log:
+    count = draw(st.integers(1, 14))
+
+    def flags(rarely: int = 1) -> np.ndarray:
+        return np.array(
+            draw(st.lists(st.integers(0, 3 * rarely).map(lambda x: x == 0), min_size=count, max_size=count))
+        )
+
+    labels = draw(st.none() | st.lists(st.integers(0, 2), min_size=count, max_size=count).map(np.array))
+    breaks = flags(rarely=3) if draw(st.booleans()) else None
+    return Log(flags(), flags(), labels, breaks)
+
+
+@given(logs(), st.sampled_from([1, 2, 3, 1 << 15]))
+def test_rows_are_cut_as_by_a_loop_over_them(log: Log, block: int) -> None:
+    expected = log.cut_slowly()
+    # Breaks at flagged ends are no news, so they don't count against the limit; here there is none.
+    with patch.object(rows, "BLOCK", block), patch.object(rows, "MOST_CUTS", 1):
+        if not expected:
+            with pytest.raises(InputError, match="every episode has a single row"):
+                log.cut()
+            return
+        data = log.cut()
+    assert len(data) == len(expected)
+    for episode, wanted in zip(data, expected, strict=True):
+        assert episode.observations.tolist() == wanted["states"]
+        assert episode.actions[:, 0].tolist() == [row + 1000 for row in wanted["steps"]]
+        assert episode.rewards.tolist() == [row + 2000 for row in wanted["steps"]]
+        assert episode.terminated.tolist() == wanted["terminated"]
+        assert episode.truncated.tolist() == wanted["truncated"]
+
+
+def flags(*rows: int, count: int = 10) -> np.ndarray:
+    result = np.zeros(count, bool)
+    result[list(rows)] = True
+    return result
+
+
+def test_with_next_observations_no_step_is_lost() -> None:
+    data = Log(flags(3), flags(9), breaks=flags()).cut()
+    assert data.lengths.tolist() == [4, 6]
+    assert data.metadata.findings == ()
+
+
+def test_without_next_observations_each_last_row_is_left_out_and_said_so() -> None:
+    data = Log(flags(3), flags(9)).cut()
+    assert data.lengths.tolist() == [3, 5]
+    assert data.episode_terminated.tolist() == [True, False]
+    assert data.episode_truncated.tolist() == [False, True]
+    (finding,) = data.metadata.findings
+    assert (finding.check, finding.verdict) == ("continuity", "note")
+    assert "each of the 2 episodes" in finding.detail
+
+
+def test_an_unflagged_break_cuts_and_is_said() -> None:
+    data = Log(flags(), flags(9), breaks=flags(4)).cut()
+    assert data.lengths.tolist() == [5, 5]
+    assert not data.terminated.any()
+    assert "1 unflagged breaks" in data.metadata.findings[0].detail
+    assert "first at row 4" in data.metadata.findings[0].detail
+
+
+def test_a_state_recorded_twice_and_rounded_once_is_no_break() -> None:
+    log = Log(flags(), flags(9), breaks=flags())
+    assert log.next_observations is not None
+    log.observations = log.observations + np.pi
+    log.next_observations = (log.next_observations + np.pi).astype(np.float32).astype(np.float64)
+    assert len(log.cut()) == 1
+
+
+def test_rows_out_of_order_are_refused() -> None:
+    with pytest.raises(InputError, match="in 5 of 10 rows, first at row 0: the rows must be in the order"):
+        Log(flags(), flags(9), breaks=flags(0, 2, 4, 6, 8)).cut()
+
+
+def test_nan_is_not_taken_for_a_break() -> None:
+    log = Log(flags(), flags(9), breaks=flags())
+    log.observations[4] = np.nan
+    assert len(log.cut()) == 1
+
+
+def test_no_rows_are_an_error_that_names_the_file() -> None:
+    with pytest.raises(InputError, match=r"npz:log\.npz: holds no rows"):
+        Log(flags(count=0), flags(count=0)).cut()
+
+
+def test_the_callers_arrays_stay_as_they_were() -> None:
+    log = Log(flags(3), flags(9), np.arange(10) // 2)
+    before = [log.terminated.copy(), log.truncated.copy(), log.observations.copy()]
+    log.cut()
+    for array, copy in zip((log.terminated, log.truncated, log.observations), before, strict=True):
+        np.testing.assert_array_equal(array, copy)
