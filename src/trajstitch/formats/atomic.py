@@ -3,8 +3,9 @@
 import errno
 import os
 import shutil
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -13,49 +14,86 @@ from trajstitch.errors import InputError
 PREFIX = ".trajstitch-"
 
 
-def require_free(target: Path, *, force: bool) -> None:
-    """Raise unless `target` may be written: it isn't there (or is forced), and its folder can be written to."""
-    if target.exists() and not force:
+def require_free(target: Path, *, force: bool, folder: bool = False) -> None:
+    """Raise unless `target` may be written: it isn't there (or is forced), and its folder can be written to.
+
+    A target that is itself a `folder` may replace one; a file never does, whatever is forced.
+    """
+    try:
+        taken, is_folder = target.exists(), target.is_dir()
+    except OSError as error:
+        raise _as_input_error(error, target) from error
+    if taken and is_folder != folder:
+        raise InputError(f"{target} is a {'folder' if is_folder else 'file'} already: choose another name")
+    if taken and not force:
         raise InputError(f"{target} exists already: choose another name, or overwrite it with --force")
     parent = target.absolute().parent
     while not parent.exists():
         parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise InputError(f"{target}: no permission to write into {parent}")
+    if not parent.is_dir():
+        raise InputError(f"{target}: {parent} is a file, not a folder: choose another place")
+    if not os.access(parent, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise InputError(f"{target}: no permission to write into {parent}: choose another place")
 
 
 @contextmanager
-def replacing(target: Path, *, force: bool) -> Iterator[Path]:
-    """Yield a path to write a file or folder to; it becomes `target` when the block ends without an error.
+def replacing(target: Path, *, force: bool, folder: bool = False) -> Iterator[Path]:
+    """Yield a path to write a file (or `folder`) to; it becomes `target` when the block ends without an error.
 
-    The path lies in a hidden temporary folder beside the target, which is removed whatever happens. What a killed
-    process left there goes with the next write beside it.
+    The path lies in a hidden temporary folder beside the target, which is removed whatever happens, with any parents
+    that were made for it if the block fails. What a killed process left there goes with the next write beside it.
     """
-    require_free(target, force=force)
+    require_free(target, force=force, folder=folder)
     parent = target.absolute().parent
+    made = [missing for missing in (parent, *parent.parents) if not missing.exists()]
+    workspace = None
     try:
         parent.mkdir(parents=True, exist_ok=True)
         _remove_stale(parent)
-        workspace = Path(mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
-    except OSError as error:
-        raise _as_input_error(error, target) from error
-    try:
+        workspace = Path(mkdtemp(prefix=f"{_prefix()}{os.getpid()}-", dir=parent))
         fresh = workspace / target.name
         yield fresh
-        if target.is_dir():
-            target.rename(workspace / "replaced")
-        fresh.replace(target)
+        _take_place(fresh, target, workspace)
+        made = []
     except OSError as error:
         raise _as_input_error(error, target) from error
     finally:
-        shutil.rmtree(workspace, ignore_errors=True)
+        if workspace is not None:
+            shutil.rmtree(workspace, ignore_errors=True)
+        for folder_made in made:
+            with suppress(OSError):
+                folder_made.rmdir()
+
+
+def _take_place(fresh: Path, target: Path, workspace: Path) -> None:
+    if not target.is_dir():
+        fresh.replace(target)
+        return
+    # A folder can't be replaced in one step: were we killed in between, `_remove_stale` would put the old one back.
+    replaced = workspace / "replaced" / target.name
+    replaced.parent.mkdir()
+    target.rename(replaced)
+    try:
+        fresh.rename(target)
+    except OSError:
+        replaced.rename(target)
+        raise
+
+
+def _prefix() -> str:
+    """A workspace's name says which process writes there, and on which machine, since folders may be shared."""
+    return f"{PREFIX}{socket.gethostname()}-"
 
 
 def _remove_stale(parent: Path) -> None:
-    for left in parent.glob(f"{PREFIX}*-*"):
-        owner = left.name.removeprefix(PREFIX).partition("-")[0]
-        if owner.isdigit() and not _alive(int(owner)):
-            shutil.rmtree(left, ignore_errors=True)
+    for left in parent.glob(f"{_prefix()}*-*"):
+        owner = left.name.removeprefix(_prefix()).partition("-")[0]
+        if not owner.isdigit() or _alive(int(owner)):
+            continue
+        for replaced in left.glob("replaced/*"):
+            if not (parent / replaced.name).exists():
+                replaced.rename(parent / replaced.name)
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _alive(process: int) -> bool:
@@ -68,18 +106,13 @@ def _alive(process: int) -> bool:
     return True
 
 
-def _as_input_error(error: OSError, target: Path) -> Exception:
+def _as_input_error(error: OSError, target: Path) -> InputError:
     text = str(error)
-    number = error.errno or next(
-        (
-            code
-            for code in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EACCES, errno.EROFS)
-            if f"errno = {code}" in text
-        ),
-        None,
-    )
+    # HDF5 names the number only in its message.
+    codes = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EACCES, errno.EROFS)
+    number = error.errno or next((code for code in codes if f"errno = {code}," in text), None)
     if number in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
         return InputError(f"{target}: the disk is full; nothing was written: free some space or choose another place")
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return InputError(f"{target}: no permission to write there")
-    return error
+        return InputError(f"{target}: no permission to write there: choose another place")
+    return InputError(f"{target}: can't be written ({error.strerror or text}); nothing was written")
