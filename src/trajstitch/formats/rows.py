@@ -1,9 +1,10 @@
-"""Logs as flat rows, one a step (D4RL, most NPZ files, tables): cut into episodes, and back."""
+"""Logs as flat rows, one a step (D4RL, most NPZ files, tables), cut into episodes."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from jaxtyping import Bool, Float, Integer, Shaped
 
 from trajstitch.errors import InputError
 from trajstitch.trajectories import Finding, Metadata, Trajectories
@@ -11,16 +12,29 @@ from trajstitch.trajectories import Finding, Metadata, Trajectories
 MOST_CUTS = 0.2
 """More unflagged discontinuities than this share of the rows means the rows are not in order at all."""
 
+BLOCK = 1 << 15
+"""Rows read and compared at a time: enough to be fast, few enough to cost no memory."""
+
+
+class Rows(Protocol):
+    """Rows that may still lie in a file: a NumPy array, or an open h5py dataset."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype: ...
+    def __getitem__(self, part: slice, /) -> Any: ...
+
 
 def from_rows(
-    observations: np.ndarray,
-    actions: np.ndarray,
-    rewards: np.ndarray,
-    terminated: np.ndarray,
-    truncated: np.ndarray,
-    next_observations: np.ndarray | None,
+    observations: Rows,
+    actions: Shaped[np.ndarray, "rows action"],
+    rewards: Shaped[np.ndarray, " rows"],
+    terminated: Bool[np.ndarray, " rows"],
+    truncated: Bool[np.ndarray, " rows"],
+    next_observations: Rows | None,
     metadata: Metadata,
-    episodes: np.ndarray | None = None,
+    episodes: Integer[np.ndarray, " rows"] | None = None,
 ) -> Trajectories:
     """Cut rows into episodes of T steps and T+1 observations.
 
@@ -35,83 +49,106 @@ def from_rows(
     ends = terminated | truncated
     if episodes is not None:
         ends[:-1] |= episodes[1:] != episodes[:-1]
-    findings = list(metadata.findings)
-    if next_observations is not None:
-        jumps = (next_observations[:-1] != observations[1:]).any(axis=1) & ~ends[:-1]
-        # NaN compares unequal to itself: that is for the NaN check to say, not a cut.
-        jumps &= np.isfinite(next_observations[:-1]).all(axis=1) & np.isfinite(observations[1:]).all(axis=1)
-        if jumps.sum() > MOST_CUTS * rows:
-            raise InputError(
-                f"{metadata.source}: next_observations differ from the next row's observations in {jumps.sum():,} of "
-                f"{rows:,} rows, first at row {int(np.argmax(jumps))}: the rows must be in the order they were logged"
-            )
-        if jumps.any():
-            findings.append(
-                Finding(
-                    "continuity",
-                    "note",
-                    f"{jumps.sum():,} unflagged breaks (next_observations differ from the next row), first at row "
-                    f"{int(np.argmax(jumps))}: cut into episodes there",
-                )
-            )
-        ends[:-1] |= jumps
     ends[-1] = True
-    stops = np.flatnonzero(ends) + 1
-    offsets = np.concatenate(([0], stops))
-    if next_observations is not None:
-        states = np.empty((rows + len(stops), observations.shape[1]), observations.dtype)
-        states[np.arange(rows) + np.repeat(np.arange(len(stops)), np.diff(offsets))] = observations
-        states[stops + np.arange(len(stops))] = next_observations[stops - 1]
-    else:
-        states = observations
-        lengths = np.diff(offsets)
-        last = stops - 1
-        kept = np.ones(rows, bool)
-        kept[last] = False
-        before = last[lengths > 1] - 1
-        terminated, truncated = terminated.copy(), truncated.copy()
-        terminated[before] = terminated[before + 1]
-        truncated[before] = truncated[before + 1]
-        if not (lengths > 1).any():
+    if next_observations is None:
+        return _without_last_rows(observations, actions, rewards, terminated, truncated, ends, metadata)
+    states, breaks = _join(observations, next_observations, ends)
+    if breaks.any():
+        count, first = int(breaks.sum()), int(np.argmax(breaks))
+        if count > MOST_CUTS * rows:
             raise InputError(
-                f"{metadata.source}: every episode has a single row and there are no next_observations: no transition "
-                "can be formed"
+                f"{metadata.source}: next_observations differ from the next row's observations in {count:,} of "
+                f"{rows:,} rows, first at row {first}: the rows must be in the order they were logged"
             )
-        single = int((lengths == 1).sum())
-        findings.append(
-            Finding(
-                "continuity",
-                "note",
-                f"no next_observations: the last row of each of the {len(stops):,} episodes, whose next state was not "
-                f"recorded, is left out{f' ({single:,} episodes of one row vanish)' if single else ''}",
-            )
+        metadata = _with(
+            metadata,
+            f"{count:,} unflagged breaks (next_observations differ from the next row), first at row {first}: cut into "
+            "episodes there",
         )
-        if single:
-            states = states[np.repeat(lengths > 1, lengths)]
-        actions, rewards, terminated, truncated = actions[kept], rewards[kept], terminated[kept], truncated[kept]
-        offsets = np.concatenate(([0], np.cumsum(lengths[lengths > 1] - 1)))
+        ends |= breaks
+        del states
+        states, _ = _join(observations, next_observations, ends)
     return Trajectories(
         observations=states,
         actions=actions,
         rewards=rewards,
         terminated=terminated,
         truncated=truncated,
-        offsets=offsets,
-        metadata=_with_findings(metadata, findings),
+        offsets=np.concatenate(([0], np.flatnonzero(ends) + 1)),
+        metadata=metadata,
     )
 
 
-def to_rows(data: Trajectories) -> dict[str, Any]:
-    """One row a step, with `next_observations`: what D4RL's layout and tables hold."""
-    return {
-        "observations": data.observations[data.state_rows],
-        "actions": data.actions,
-        "rewards": data.rewards,
-        "next_observations": data.observations[data.state_rows + 1],
-        "terminated": data.terminated,
-        "truncated": data.truncated,
-    }
+def _join(
+    observations: Rows, next_observations: Rows, ends: Bool[np.ndarray, " rows"]
+) -> tuple[Float[np.ndarray, "rows+episodes observation"], Bool[np.ndarray, " rows"]]:
+    """The states of every episode, its last one included, and the rows where the next row doesn't continue."""
+    rows = len(ends)
+    states = np.empty((rows + int(ends.sum()), observations.shape[1]), observations.dtype)
+    breaks = np.zeros(rows, bool)
+    episode = 0
+    for start in range(0, rows, BLOCK):
+        stop = min(start + BLOCK, rows)
+        current, last = observations[start : stop + 1], ends[start:stop]
+        reached = next_observations[start:stop]
+        place = np.arange(start, stop) + episode + np.cumsum(last) - last
+        states[place] = current[: stop - start]
+        states[place[last] + 1] = reached[last]
+        following = current[1:]
+        differs = ~last[: len(following)]
+        differs &= (reached[: len(following)] != following).any(axis=1)
+        suspects = np.flatnonzero(differs)
+        breaks[start + suspects] = _apart(reached[suspects], following[suspects])
+        episode += int(last.sum())
+    return states, breaks
 
 
-def _with_findings(metadata: Metadata, findings: list[Finding]) -> Metadata:
-    return replace(metadata, findings=tuple(findings))
+def _apart(reached: np.ndarray, following: np.ndarray) -> Bool[np.ndarray, " rows"]:
+    """Whether two records of what should be one state differ by more than rounding to float32 explains.
+
+    NaN compares unequal to itself: that is for the NaN check to say, not a break.
+    """
+    close = np.isclose(reached, following, rtol=1e-5, atol=1e-6) | ~np.isfinite(reached) | ~np.isfinite(following)
+    return np.logical_not(close.all(axis=1))
+
+
+def _without_last_rows(
+    observations: Rows,
+    actions: np.ndarray,
+    rewards: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    ends: Bool[np.ndarray, " rows"],
+    metadata: Metadata,
+) -> Trajectories:
+    stops = np.flatnonzero(ends) + 1
+    lengths = np.diff(stops, prepend=0)
+    longer = lengths > 1
+    if not longer.any():
+        raise InputError(
+            f"{metadata.source}: every episode has a single row and there are no next_observations: no transition can "
+            "be formed"
+        )
+    single = int((~longer).sum())
+    metadata = _with(
+        metadata,
+        f"no next_observations: the last row of each of the {len(stops):,} episodes, whose next state was not "
+        f"recorded, is left out{f' ({single:,} episodes of one row vanish)' if single else ''}",
+    )
+    before = stops[longer] - 2
+    terminated, truncated = terminated.copy(), truncated.copy()
+    terminated[before], truncated[before] = terminated[before + 1], truncated[before + 1]
+    states = observations[:]
+    return Trajectories(
+        observations=states[np.repeat(longer, lengths)] if single else states,
+        actions=actions[~ends],
+        rewards=rewards[~ends],
+        terminated=terminated[~ends],
+        truncated=truncated[~ends],
+        offsets=np.concatenate(([0], np.cumsum(lengths[longer] - 1))),
+        metadata=metadata,
+    )
+
+
+def _with(metadata: Metadata, detail: str) -> Metadata:
+    return replace(metadata, findings=(*metadata.findings, Finding("continuity", "note", detail)))
