@@ -28,11 +28,14 @@ D4RL_ENVIRONMENTS = {
 }
 """D4RL's v2 data was logged in environments that Gymnasium's v4 reproduce; v5 changed Walker2d's physics."""
 
+LEGACY_SPEC = {"apply_api_compatibility", "autoreset"}
+"""What an EnvSpec written before Gymnasium 1.0 holds and later ones refuse; Minari's older sets have it."""
+
 
 def task_of(name: str) -> str | None:
     """The locomotion task that a data set or environment name speaks of: Hopper-v5, hopper-medium-v2, ..."""
     words = re.split(r"[^a-z0-9]+", name.lower())
-    return next((task for task in REFERENCE if task in words), None)
+    return next((task for task in REFERENCE if task in words and "maze" not in words), None)
 
 
 def d4rl_environment(name: str) -> str | None:
@@ -67,10 +70,18 @@ def make(metadata: "Metadata", **options: object) -> "gymnasium.Env":
     import gymnasium
     from gymnasium.envs.registration import EnvSpec
 
+    stored = {name: value for name, value in json.loads(spec).items() if name not in LEGACY_SPEC}
     try:
-        return gymnasium.make(EnvSpec.from_json(spec), **options)  # pyright: ignore[reportArgumentType]
+        return gymnasium.make(EnvSpec.from_json(json.dumps(stored)), **options)  # pyright: ignore[reportArgumentType]
     except gymnasium.error.DependencyNotInstalled as error:
-        raise InputError(f'{json.loads(spec)["id"]} needs MuJoCo: pip install "trajstitch[mujoco]"') from error
+        raise InputError(f'{stored["id"]} needs MuJoCo: pip install "trajstitch[mujoco]"') from error
+    except (gymnasium.error.Error, ImportError) as error:
+        raise InputError(f"{stored['id']} can't be started ({error}): install the package it comes from") from error
+
+
+def time_limit(environment: str) -> int | None:
+    """The steps after which a registered environment cuts an episode."""
+    return json.loads(spec_json(environment))["max_episode_steps"]
 
 
 def spec_json(environment: str) -> str:

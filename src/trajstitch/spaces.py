@@ -1,5 +1,6 @@
 """Flat rows and the spaces they came from: vectors, boxes of any shape, nested dicts of boxes."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,25 +50,20 @@ def flat_bounds(space: Space) -> tuple[Float[np.ndarray, " size"], Float[np.ndar
 
 def flatten(space: Space, values: Any) -> Float[np.ndarray, "rows size"]:
     """Rows of a batch of observations; a Dict space takes (nested) dicts of arrays with a leading row axis."""
-    columns = []
-    for path, leaf in leaves(space):
+
+    def at(path: tuple[str, ...]) -> np.ndarray:
         part = values
         for name in path:
             part = part[name]
-        part = np.asarray(part)
-        columns.append(part.reshape(len(part), int(np.prod(leaf.shape))))
-    return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
+        return np.asarray(part)
+
+    return join(space, {path: at(path) for path, _ in leaves(space)})
 
 
 def unflatten(space: Space, rows: Float[np.ndarray, "rows size"]) -> Any:
     """The inverse of `flatten`: an array for a Box, nested dicts of arrays for a Dict."""
     nested: dict[str, Any] = {}
-    start = 0
-    for path, leaf in leaves(space):
-        size = int(np.prod(leaf.shape))
-        part = rows[:, start : start + size].reshape(-1, *leaf.shape)
-        part = part.astype(leaf.dtype, copy=False) if path else part
-        start += size
+    for path, part in split(space, rows).items():
         if not path:
             return part
         inner = nested
@@ -75,6 +71,52 @@ def unflatten(space: Space, rows: Float[np.ndarray, "rows size"]) -> Any:
             inner = inner.setdefault(name, {})
         inner[path[-1]] = part
     return nested
+
+
+def join(space: Space, parts: dict[tuple[str, ...], np.ndarray]) -> Float[np.ndarray, "rows size"]:
+    """Rows from the array of each leaf, by its path."""
+    columns = [parts[path].reshape(len(parts[path]), int(np.prod(leaf.shape))) for path, leaf in leaves(space)]
+    return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
+
+
+def split(space: Space, rows: Float[np.ndarray, "rows size"]) -> dict[tuple[str, ...], np.ndarray]:
+    """The inverse of `join`.
+
+    The leaves of a Dict get their own dtype back, which the rows have not if they differ, unless values would change.
+    """
+    parts, start = {}, 0
+    for path, leaf in leaves(space):
+        stop = start + int(np.prod(leaf.shape))
+        part = rows[:, start:stop].reshape(len(rows), *leaf.shape)
+        parts[path] = _exactly(part, np.dtype(leaf.dtype)) if path else part
+        start = stop
+    return parts
+
+
+def _exactly(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        cast = values.astype(dtype, copy=False)
+    return cast if cast is values or np.array_equal(cast, values, equal_nan=True) else values
+
+
+def to_json(space: Space) -> str:
+    """A space as Minari writes it."""
+    from minari.serialization import serialize_space
+
+    return str(serialize_space(space))
+
+
+def from_json(text: str) -> Space:
+    """The inverse of `to_json`."""
+    from minari.serialization import deserialize_space
+
+    def space(stored: dict[str, Any]) -> Space:
+        if stored["type"] == "Dict":
+            # Pairs keep their order, which is the order of a row's columns; a dict would be sorted by name.
+            return Dict([(name, space(part)) for name, part in stored["subspaces"].items()])
+        return deserialize_space(stored)
+
+    return space(json.loads(text))
 
 
 def vector(size: int, dtype: Any = np.float64, low: float = -np.inf, high: float = np.inf) -> Box:
