@@ -1,0 +1,205 @@
+"""Minari's HDF5 layout: one group an episode, one dataset an array (in nested groups where a space is a Dict).
+
+Minari itself goes through h5py's high-level objects, which takes longer than moving the data. Here the low-level ones
+read straight into the flat arrays and write straight from them.
+
+Provenance lies in the infos, where Minari expects T+1 rows: one for the reset, then one a step.
+"""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from gymnasium import Space
+from h5py import h5a, h5d, h5g, h5p, h5s, h5t  # pyright: ignore[reportAttributeAccessIssue]
+from jaxtyping import Integer, Shaped
+
+from trajstitch import console, spaces
+from trajstitch.errors import InputError
+from trajstitch.formats import hdf5
+from trajstitch.formats.spellings import as_flags
+from trajstitch.trajectories import Provenance, Trajectories
+
+FLAGS = {"terminated": "terminations", "truncated": "truncations"}
+PROVENANCE = {item.name: f"infos/provenance/{item.name}" for item in fields(Provenance)}
+
+LARGEST_CHUNK = 1 << 20
+"""Bytes. An array of a shorter episode is one chunk, so it is read and written in one go."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One dataset of every episode, and the array that holds them one after the other."""
+
+    path: str
+    """Its place in an episode's group."""
+    rows: Shaped[np.ndarray, "rows ..."]
+    extra: int = 0
+    """Rows an episode has beyond its steps: 1 for observations and infos."""
+
+    def of(self, episode: int, offsets: Integer[np.ndarray, " episodes+1"]) -> Shaped[np.ndarray, "rows ..."]:
+        start, stop = offsets[episode] + episode * self.extra, offsets[episode + 1] + (episode + 1) * self.extra
+        return self.rows[start:stop]
+
+
+def _path(name: str, leaf: tuple[str, ...]) -> str:
+    return "/".join((name, *leaf))
+
+
+# Reading
+
+
+def read(
+    path: Path, observation_space: Space, action_space: Space, episodes: int, source: str
+) -> tuple[dict[str, Any], list[str]]:
+    """The arguments of Trajectories that a file's first episodes hold, and the names of what is left out."""
+    with hdf5.reading(path, source) as file:
+        offsets = _offsets(file, episodes, source)
+        first = file["episode_0"]
+        assert isinstance(first, h5py.Group)
+        stitched = "infos/provenance" in first
+        shapes = {
+            **{_path("observations", leaf): (box.shape, 1) for leaf, box in spaces.leaves(observation_space)},
+            **{_path("actions", leaf): (box.shape, 0) for leaf, box in spaces.leaves(action_space)},
+            **dict.fromkeys(("rewards", *FLAGS.values()), ((), 0)),
+            **dict.fromkeys(PROVENANCE.values() if stitched else (), ((), 1)),
+        }
+        dtypes = {name: _dtype(first, name, source) for name in shapes}
+        parts = [
+            _Part(name, np.empty((offsets[-1] + extra * episodes, *shape), dtypes[name]), extra)
+            for name, (shape, extra) in shapes.items()
+        ]
+        _fill(file, parts, offsets, source)
+        infos = first.get("infos")
+        left_out = [f"infos/{name}" for name in infos if name != "provenance"] if isinstance(infos, h5py.Group) else []
+        left_out += [f"each episode's {name}" for name in first.attrs if name not in ("id", "total_steps")]
+    arrays = {part.path: part.rows for part in parts}
+    provenance = None
+    if stitched:
+        steps = np.arange(offsets[-1]) + np.repeat(np.arange(episodes), np.diff(offsets)) + 1
+        provenance = Provenance(**{name: arrays[path][steps] for name, path in PROVENANCE.items()})
+    return {
+        "observations": _join("observations", observation_space, arrays),
+        "actions": _join("actions", action_space, arrays),
+        "rewards": arrays["rewards"],
+        **{name: as_flags(arrays[path], f"{source}: {path}") for name, path in FLAGS.items()},
+        "offsets": offsets,
+        "provenance": provenance,
+    }, left_out
+
+
+def _offsets(file: h5py.File, episodes: int, source: str) -> Integer[np.ndarray, " episodes+1"]:
+    lengths = np.empty(episodes, np.int64)
+    for episode in range(episodes):
+        try:
+            shape = h5d.open(file.id, b"episode_%d/rewards" % episode).shape
+        except KeyError as error:
+            raise InputError(
+                f"{source}: episode {episode} of {episodes:,} is missing or has no rewards: download or save it again"
+            ) from error
+        if len(shape) != 1:
+            raise InputError(f"{source}: episode {episode}: rewards have shape {shape}: expected one number a step")
+        lengths[episode] = shape[0]
+    return np.concatenate(([0], np.cumsum(lengths)))
+
+
+def _dtype(first: h5py.Group, name: str, source: str) -> np.dtype:
+    """The dtype to read an array in: its own, but floating-point where numbers are meant."""
+    stored = first.get(name)
+    if not isinstance(stored, h5py.Dataset):
+        raise InputError(f"{source}: episode 0 holds no {name} (it has {', '.join(first)}): save it again")
+    if stored.dtype.kind in "iu" and name == "rewards":
+        return np.dtype(np.float64)
+    if stored.dtype.kind not in "fiub":
+        raise InputError(f"{source}: {name} have dtype {stored.dtype}: expected numbers")
+    return stored.dtype.newbyteorder("=")
+
+
+def _fill(file: h5py.File, parts: list[_Part], offsets: Integer[np.ndarray, " episodes+1"], source: str) -> None:
+    names = [part.path.encode() for part in parts]
+    types = [h5t.py_create(part.rows.dtype, logical=True) for part in parts]
+    with console.progress(f"loading {source}", int(offsets[-1])) as advance:
+        for episode in range(len(offsets) - 1):
+            group = h5g.open(file.id, b"episode_%d" % episode)
+            for part, name, kind in zip(parts, names, types, strict=True):
+                target = part.of(episode, offsets)
+                try:
+                    dataset = h5d.open(group, name)
+                except KeyError as error:
+                    raise InputError(f"{source}: episode {episode} holds no {part.path}: save it again") from error
+                if dataset.shape != target.shape:
+                    raise InputError(
+                        f"{source}: episode {episode}: {part.path} has shape {dataset.shape}, but its "
+                        f"{offsets[episode + 1] - offsets[episode]:,} steps need {target.shape}"
+                    )
+                if not np.can_cast(dataset.dtype, part.rows.dtype):
+                    raise InputError(
+                        f"{source}: episode {episode}: {part.path} have dtype {dataset.dtype}, but "
+                        f"{part.rows.dtype} in episode 0: store them alike"
+                    )
+                dataset.read(h5s.ALL, h5s.ALL, target, kind)
+            advance(int(offsets[episode + 1] - offsets[episode]))
+
+
+def _join(name: str, space: Space, arrays: dict[str, np.ndarray]) -> Shaped[np.ndarray, "rows size"]:
+    rows = spaces.join(space, {leaf: arrays.pop(_path(name, leaf)) for leaf, _ in spaces.leaves(space)})
+    return rows if rows.dtype.kind == "f" else rows.astype(np.float64)
+
+
+# Writing
+
+
+def write(file: h5py.File, data: Trajectories, observation_space: Space, action_space: Space, description: str) -> None:
+    """Write every episode into an empty file."""
+    parts = [
+        *(
+            _Part(_path("observations", leaf), rows, 1)
+            for leaf, rows in spaces.split(observation_space, data.observations).items()
+        ),
+        *(_Part(_path("actions", leaf), rows) for leaf, rows in spaces.split(action_space, data.actions).items()),
+        _Part("rewards", data.rewards),
+        *(_Part(path, getattr(data, name)) for name, path in FLAGS.items()),
+    ]
+    if data.provenance is not None:
+        parts += [
+            _Part(path, _with_reset(getattr(data.provenance, name), data), 1) for name, path in PROVENANCE.items()
+        ]
+    names = [part.path.encode() for part in parts]
+    types = [h5t.py_create(part.rows.dtype, logical=True) for part in parts]
+    integer, scalar = h5t.py_create(np.dtype(np.int64)), h5s.create(h5s.SCALAR)
+    nested = h5p.create(h5p.LINK_CREATE)
+    nested.set_create_intermediate_group(True)
+    # Without a cache, what the disk has no room for is an error where it is written, not one that h5py swallows later.
+    uncached = h5p.create(h5p.DATASET_ACCESS)
+    uncached.set_chunk_cache(0, 0, 1.0)
+    layouts: dict[tuple[int, int], tuple[h5s.SpaceID, h5p.PropDCID]] = {}
+    with console.progress(description, data.steps) as advance:
+        for episode, steps in enumerate(data.lengths.tolist()):
+            group = h5g.create(file.id, b"episode_%d" % episode)
+            for name, value in ((b"id", episode), (b"total_steps", steps)):
+                h5a.create(group, name, integer, scalar).write(np.array(value))
+            for number, part in enumerate(parts):
+                rows = np.ascontiguousarray(part.of(episode, data.offsets))
+                layout = layouts.get((number, steps)) or layouts.setdefault((number, steps), _layout(rows))
+                dataset = h5d.create(group, names[number], types[number], *layout, nested, uncached)
+                dataset.write(h5s.ALL, h5s.ALL, rows, types[number])
+            advance(steps)
+
+
+def _layout(rows: Shaped[np.ndarray, "rows ..."]) -> tuple[h5s.SpaceID, h5p.PropDCID]:
+    """An array's space and chunks; it can grow, since Minari appends to episodes."""
+    row = max(1, rows[:1].nbytes)
+    plan = h5p.create(h5p.DATASET_CREATE)
+    plan.set_chunk((max(1, min(len(rows), LARGEST_CHUNK // row)), *rows.shape[1:]))
+    plan.set_fill_time(h5d.FILL_TIME_NEVER)
+    return h5s.create_simple(rows.shape, (h5s.UNLIMITED, *rows.shape[1:])), plan
+
+
+def _with_reset(values: Shaped[np.ndarray, " steps"], data: Trajectories) -> Shaped[np.ndarray, "steps+episodes"]:
+    """One value an observation: nothing for the first of an episode, then those of the steps."""
+    nothing = {"f": np.nan, "i": -1, "u": 0, "b": False}[values.dtype.kind]
+    rows = np.full(data.steps + len(data), nothing, values.dtype)
+    rows[data.state_rows + 1] = values
+    return rows

@@ -1,0 +1,297 @@
+"""Minari data sets, by their id: read from the local store (or Minari's remotes) and written to it.
+
+A set is a folder ID/data with metadata.json and, unless it is stored in Minari's Arrow formats, main_data.hdf5, whose
+layout `episodes` knows.
+"""
+
+import contextlib
+import difflib
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+from trajstitch import console, sets, spaces
+from trajstitch.errors import InputError
+from trajstitch.formats import atomic, episodes, hdf5
+from trajstitch.trajectories import Finding, Metadata, Trajectories
+
+DATA_FILE = "main_data.hdf5"
+METADATA_FILE = "metadata.json"
+NAMESPACE_FILE = "namespace_metadata.json"
+
+STORED = {"rewards": "rewards", "terminations": "terminated", "truncations": "truncated"}
+"""What Minari calls a step's scalars, and what we do."""
+
+WRITTEN_VERSION = "0.5.3"
+"""The oldest Minari that reads what we write: a reader refuses sets whose version it doesn't know yet."""
+
+OWN_KEYS = {
+    *("dataset_id", "minari_version", "data_format", "jpeg_encoding", "dataset_size", "total_episodes", "total_steps"),
+    *("observation_space", "action_space", "env_spec", "eval_env_spec"),
+}
+"""Keys of metadata.json that describe how and what a set stores; everything else is handed on as `extra`."""
+
+
+def load(location: str) -> Trajectories:
+    """Load the set with this Minari id, downloading it if it is not in the local store."""
+    _require_id(location)
+    folder = _folder(location)
+    if not _is_complete(folder):
+        _download(location)
+    source = f"minari:{location}"
+    stored = _read_metadata(folder / "data", source)
+    observation_space, action_space = _spaces(stored, folder / "data", source)
+    try:
+        spaces.require_supported(observation_space, "observation")
+        spaces.require_supported(action_space, "action")
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from error
+    if stored["total_episodes"] < 1:
+        raise InputError(f"{source}: the data set has no episodes: there is nothing to work with")
+    if stored["data_format"] == "hdf5":
+        file = folder / "data" / DATA_FILE
+        arrays, left_out = episodes.read(file, observation_space, action_space, stored["total_episodes"], source)
+    else:
+        arrays, left_out = _read_by_minari(folder / "data", observation_space, action_space, source)
+    findings = []
+    if left_out:
+        findings.append(Finding("infos", "note", f"not carried over: {', '.join(left_out)}"))
+    if stored["total_steps"] != len(arrays["rewards"]):
+        detail = f"metadata.json counts {stored['total_steps']:,} steps, the episodes hold {len(arrays['rewards']):,}"
+        findings.append(Finding("metadata", "note", detail))
+    extra = {name: value for name, value in stored.items() if name not in OWN_KEYS}
+    reference = None
+    if "ref_min_score" in extra and "ref_max_score" in extra:
+        reference = extra.pop("ref_min_score"), extra.pop("ref_max_score")
+    metadata = Metadata(
+        name=location,
+        source=source,
+        environment=stored.get("env_spec"),
+        evaluation_environment=stored.get("eval_env_spec"),
+        observation_space=observation_space,
+        action_space=action_space,
+        reference=reference,
+        extra=extra,
+        findings=tuple(findings),
+    )
+    return Trajectories(**arrays, metadata=metadata)
+
+
+def save(data: Trajectories, location: str, *, force: bool) -> None:
+    """Write a set that Minari itself loads, whole or not at all."""
+    require_free(location, force=force)
+    # Without a space of their own, the rows are vectors.
+    observation_space = data.metadata.observation_space or spaces.vector(data.observation_size, data.observations.dtype)
+    action_space = data.metadata.action_space or spaces.vector(data.action_size, data.actions.dtype)
+    for name, space, size in (
+        ("observation", observation_space, data.observation_size),
+        ("action", action_space, data.action_size),
+    ):
+        if spaces.flat_size(space) != size:
+            raise InputError(f"minari:{location}: the {name}s have {size} columns, which {space} does not hold")
+    folder = _folder(location)
+    with atomic.replacing(folder, force=force, folder=True) as fresh, _namespaces_of(folder):
+        (fresh / "data").mkdir(parents=True)
+        with hdf5.writing(fresh / "data" / DATA_FILE) as file:
+            episodes.write(file, data, observation_space, action_space, f"saving minari:{location}")
+        size = (fresh / "data" / DATA_FILE).stat().st_size
+        stored = _metadata(data, location, observation_space, action_space, size)
+        (fresh / "data" / METADATA_FILE).write_text(json.dumps(stored))
+
+
+def require_free(location: str, *, force: bool) -> None:
+    _require_id(location)
+    folder = _folder(location)
+    for parent in _inside_store(folder.parent):
+        if (parent / "data").exists():
+            raise InputError(f"minari:{location}: {parent} is a data set, which can't hold another: choose another id")
+    if folder.is_dir() and not (folder / "data").is_dir():
+        raise InputError(f"minari:{location}: {folder} is a namespace with sets of its own: choose another id")
+    atomic.require_free(folder, force=force, folder=True)
+
+
+# The store
+
+
+def _require_id(identifier: str) -> None:
+    from minari.dataset.minari_dataset import parse_dataset_id
+
+    try:
+        parse_dataset_id(identifier)
+    except (ValueError, TypeError):
+        valid = False
+    else:
+        # Minari's rule lets these two pass, but its store can't hold them.
+        valid = "//" not in identifier and "data" not in identifier.split("/")
+    if not valid:
+        raise InputError(
+            f"{identifier!r} is not a Minari id: write NAMESPACE/NAME-v0, with letters, digits, - and _, a version at "
+            "the end, and no part called data (such as minari:my-lab/hopper/medium-v0)"
+        )
+
+
+def _folder(identifier: str = "") -> Path:
+    from minari.storage import get_dataset_path
+
+    try:
+        return get_dataset_path(identifier)
+    except OSError as error:
+        raise InputError(
+            f"the Minari store can't be opened ({error}): name another folder in MINARI_DATASETS_PATH"
+        ) from error
+
+
+def _inside_store(folder: Path) -> Iterator[Path]:
+    """The folder and those above it, up to the store's root but without it."""
+    root = _folder()
+    while folder != root:
+        yield folder
+        folder = folder.parent
+
+
+def _is_complete(folder: Path) -> bool:
+    """Whether a set is there; an interrupted download leaves a folder without its metadata."""
+    return (folder / "data" / METADATA_FILE).is_file()
+
+
+def _download(identifier: str) -> None:
+    import minari
+
+    try:
+        # Minari prints to stdout, which is for results.
+        with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            minari.download_dataset(identifier)
+    except ImportError as error:
+        raise _not_there(identifier, 'to download sets, pip install "minari[hf]"') from error
+    except ValueError as error:
+        raise _not_there(identifier, "and Minari's remote has no such set that this Minari reads") from error
+    except Exception as error:
+        # Whatever the remote's library raises: no network, no such repository, no space.
+        reason = str(error).partition("\n")[0]
+        raise _not_there(identifier, f"and could not be downloaded ({type(error).__name__}: {reason})") from error
+    if not _is_complete(_folder(identifier)):
+        raise _not_there(identifier, "and its download came out incomplete: try again")
+
+
+def _not_there(identifier: str, why: str) -> InputError:
+    import minari
+
+    collected = {sets.built_in(name).minari_id: name for name in sets.NAMES}
+    if identifier in collected:
+        advice = f"make it with `trajstitch collect {collected[identifier]}`"
+        return InputError(f"minari:{identifier} is not in the local store: {advice}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        local = list(minari.list_local_datasets())
+    near = difflib.get_close_matches(identifier, local, n=1, cutoff=0.5)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return InputError(f"minari:{identifier} is not in the local store{hint}, {why}; `trajstitch sets` lists the store")
+
+
+@contextlib.contextmanager
+def _namespaces_of(folder: Path) -> Iterator[None]:
+    """Register the namespaces above a set that is written in the block, unless that fails."""
+    yield
+    made = []
+    try:
+        for namespace in _inside_store(folder.parent):
+            path = namespace / NAMESPACE_FILE
+            if not path.exists():
+                made.append(path)
+                path.write_text("{}")
+    except BaseException:
+        for path in made:
+            path.unlink(missing_ok=True)
+        raise
+
+
+# Metadata
+
+
+def _read_metadata(folder: Path, source: str) -> dict[str, Any]:
+    try:
+        stored = json.loads((folder / METADATA_FILE).read_text())
+        for name, kind in (("data_format", str), ("total_episodes", int), ("total_steps", int)):
+            if not isinstance(stored[name], kind):
+                raise TypeError(f"{name} is {stored[name]!r}")
+    except PermissionError as error:
+        raise InputError(f"{source}: no permission to read {folder}") from error
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise InputError(f"{source}: its {METADATA_FILE} is damaged ({reason}): download or save it again") from error
+    return stored
+
+
+def _spaces(stored: dict[str, Any], folder: Path, source: str) -> tuple[Space, Space]:
+    try:
+        if "observation_space" in stored and "action_space" in stored:
+            return spaces.from_json(stored["observation_space"]), spaces.from_json(stored["action_space"])
+        # Older sets leave them to the environment, which Minari starts.
+        from minari.dataset.minari_storage import MinariStorage
+
+        storage = MinariStorage.read(folder)
+        return storage.observation_space, storage.action_space
+    except Exception as error:
+        raise InputError(f"{source}: its spaces can't be told ({error}): install its environment's package") from error
+
+
+def _metadata(
+    data: Trajectories, identifier: str, observation_space: Space, action_space: Space, size: int
+) -> dict[str, Any]:
+    import minari
+
+    version = WRITTEN_VERSION if WRITTEN_VERSION in minari.supported_dataset_versions else minari.__version__
+    stored: dict[str, Any] = {
+        **data.metadata.extra,
+        "dataset_id": identifier,
+        "minari_version": version,
+        "data_format": "hdf5",
+        "dataset_size": round(size / 1e6, 1),
+        "total_episodes": len(data),
+        "total_steps": data.steps,
+        "observation_space": spaces.to_json(observation_space),
+        "action_space": spaces.to_json(action_space),
+    }
+    for name in ("author", "author_email"):
+        if isinstance(stored.get(name), str):
+            stored[name] = [stored[name]]
+    if data.metadata.environment is not None:
+        stored["env_spec"] = data.metadata.environment
+    if data.metadata.evaluation_environment is not None:
+        stored["eval_env_spec"] = data.metadata.evaluation_environment
+    if data.metadata.reference is not None:
+        stored["ref_min_score"], stored["ref_max_score"] = data.metadata.reference
+    return stored
+
+
+def _read_by_minari(
+    folder: Path, observation_space: Space, action_space: Space, source: str
+) -> tuple[dict[str, Any], list[str]]:
+    """What `episodes.read` gives, for the formats that only Minari knows: slower, and in twice the memory."""
+    from minari.dataset.minari_storage import MinariStorage
+
+    columns: dict[str, list[np.ndarray]] = {name: [] for name in ("observations", "actions", *STORED.values())}
+    infos: list[str] = []
+    try:
+        storage = MinariStorage.read(folder)
+        with console.progress(f"loading {source}", storage.total_steps) as advance:
+            for episode in storage.get_episodes(range(storage.total_episodes)):
+                columns["observations"].append(spaces.flatten(observation_space, episode["observations"]))
+                columns["actions"].append(spaces.flatten(action_space, episode["actions"]))
+                for stored, name in STORED.items():
+                    columns[name].append(np.asarray(episode[stored]))
+                infos = [f"infos/{name}" for name in episode["infos"] or ()]
+                advance(len(episode["rewards"]))
+    except Exception as error:
+        # Minari raises whatever Arrow or its own code does on files it can't read.
+        reason = str(error).partition("\n")[0]
+        raise InputError(f"{source}: Minari can't read it ({reason}): download or save it again") from error
+    offsets = np.cumsum([0, *(len(part) for part in columns["rewards"])])
+    return {**{name: np.concatenate(parts) for name, parts in columns.items()}, "offsets": offsets}, infos
