@@ -1,0 +1,219 @@
+"""D4RL's HDF5 files: one row a step under the names observations, actions, rewards, terminals and timeouts.
+
+The v2 files hold next_observations too, the v0 files don't, and some v0 files have no timeouts either. We write v2
+files, and beside D4RL's own arrays:
+
+metadata/trajstitch     our metadata as JSON text, which makes the file ours: everything comes back as it was
+infos/episode           each row's episode
+infos/truncated         the truncations, where timeouts also mark ends of which the data knows no reason
+infos/provenance/*      where each step comes from, if the data knows
+
+D4RL's readers take the next row as the next state unless a row is marked, so timeouts marks every end that is not a
+termination.
+"""
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from jaxtyping import Bool, Integer, Shaped
+
+from trajstitch import console, environments, spaces
+from trajstitch.errors import InputError
+from trajstitch.formats import atomic, hdf5
+from trajstitch.formats.metadata import from_json, to_json
+from trajstitch.formats.rows import BLOCK, from_rows
+from trajstitch.formats.spellings import as_flags
+from trajstitch.trajectories import Finding, Metadata, Provenance, Trajectories
+
+OURS = "metadata/trajstitch"
+ARRAYS = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
+
+
+def load(location: str) -> Trajectories:
+    path, source = Path(location), f"d4rl:{location}"
+    with hdf5.reading(path, source) as file:
+        if OURS in file:
+            return _from_ours(file, source)
+        return _from_foreign(file, path.stem, source)
+
+
+def save(data: Trajectories, location: str, *, force: bool) -> None:
+    empty = int((data.lengths == 0).sum())
+    if empty == len(data):
+        raise InputError(f"d4rl:{location}: the data has no steps, so there are no rows to write")
+    if empty:
+        console.log(f"d4rl:{location}: {empty:,} episodes without a step are left out, as they have no rows")
+    with atomic.replacing(Path(location), force=force) as fresh, hdf5.writing(fresh) as file:
+        _write(file, data, f"saving d4rl:{location}")
+
+
+def require_free(location: str, *, force: bool) -> None:
+    atomic.require_free(Path(location), force=force)
+
+
+# Reading
+
+
+class _Rows:
+    """A file's arrays, each checked before it is used."""
+
+    def __init__(self, file: h5py.File, source: str) -> None:
+        self.file, self.source = file, source
+        self.rows = self.dataset("rewards").shape[0]
+
+    def dataset(self, key: str, rank: int = 1, kinds: str = "fiu") -> h5py.Dataset:
+        found = self.file.get(key)
+        if not isinstance(found, h5py.Dataset):
+            present = ", ".join(self.file) or "nothing"
+            raise InputError(f"{self.source}: holds no {key} (it has {present}): is it a D4RL file?")
+        if found.dtype.kind not in kinds:
+            wanted = "floating-point numbers" if kinds == "f" else "numbers"
+            raise InputError(f"{self.source}: {key} has dtype {found.dtype}: expected {wanted}")
+        # Some of D4RL's own files hold columns of one number.
+        if len(found.shape) != rank and not (rank == 1 and found.shape[1:] == (1,)):
+            wanted = "one row a step, (steps, size)" if rank == 2 else "one number a step, (steps,)"
+            raise InputError(f"{self.source}: {key} has shape {found.shape}: expected {wanted}")
+        if key != "rewards" and found.shape[0] != self.rows:
+            raise InputError(
+                f"{self.source}: {key} has {found.shape[0]:,} rows, but rewards has {self.rows:,}: they must agree"
+            )
+        return found
+
+    def matrix(self, key: str) -> h5py.Dataset:
+        return self.dataset(key, 2, "f")
+
+    def vector(self, key: str, kinds: str = "fiub") -> Shaped[np.ndarray, " rows"]:
+        return self.dataset(key, 1, kinds)[()].reshape(self.rows)
+
+    def flags(self, key: str) -> Bool[np.ndarray, " rows"]:
+        return as_flags(self.vector(key), f"{self.source}: {key}")
+
+    def trajectories(
+        self,
+        terminated: Bool[np.ndarray, " rows"],
+        truncated: Bool[np.ndarray, " rows"],
+        metadata: Metadata,
+        episodes: Integer[np.ndarray, " rows"] | None = None,
+    ) -> Trajectories:
+        observations = self.matrix("observations")
+        following = self.matrix("next_observations") if "next_observations" in self.file else None
+        if following is not None and following.shape != observations.shape:
+            raise InputError(
+                f"{self.source}: next_observations has shape {following.shape}, but observations has "
+                f"{observations.shape}: they must agree"
+            )
+        rewards = self.vector("rewards", "fiu")
+        return from_rows(
+            observations,
+            self.matrix("actions")[()],
+            rewards if rewards.dtype.kind == "f" else rewards.astype(np.float64),
+            terminated,
+            truncated,
+            following,
+            metadata,
+            episodes,
+        )
+
+
+def _from_ours(file: h5py.File, source: str) -> Trajectories:
+    rows = _Rows(file, source)
+    text = file[OURS]
+    if not isinstance(text, h5py.Dataset) or h5py.check_string_dtype(text.dtype) is None:
+        raise InputError(f"{source}: its {OURS} is not a text: convert the original data again")
+    metadata = from_json(str(text.asstr()[()]), source)
+    truncated = rows.flags("infos/truncated" if "infos/truncated" in file else "timeouts")
+    data = rows.trajectories(rows.flags("terminals"), truncated, metadata, rows.vector("infos/episode", "iu"))
+    if "infos/provenance" not in file:
+        return data
+    arrays = {item.name: rows.vector(f"infos/provenance/{item.name}") for item in fields(Provenance)}
+    return replace(data, provenance=Provenance(**arrays))
+
+
+def _from_foreign(file: h5py.File, name: str, source: str) -> Trajectories:
+    rows = _Rows(file, source)
+    environment = environments.d4rl_environment(name)
+    terminated = rows.flags("terminals")
+    findings = []
+    if "timeouts" in file:
+        truncated = rows.flags("timeouts")
+    else:
+        limit = None
+        if environment and "next_observations" not in file:
+            limit = environments.time_limit(environment)
+        truncated = np.zeros(rows.rows, bool) if limit is None else _time_outs(terminated, limit)
+        detail = f"no timeouts: {'no episode is known to have one' if limit is None else f'put after {limit:,} steps'}"
+        findings.append(Finding("ends", "note", detail))
+    extra, left_out = _others(file)
+    if left_out:
+        findings.append(Finding("infos", "note", f"not carried over: {', '.join(left_out)}"))
+    actions = rows.matrix("actions")
+    bound = 1.0 if environment else np.inf
+    metadata = Metadata(
+        name=name,
+        source=source,
+        environment=environments.spec_json(environment) if environment else None,
+        observation_space=spaces.vector(rows.matrix("observations").shape[1], rows.matrix("observations").dtype),
+        action_space=spaces.vector(actions.shape[1], actions.dtype, -bound, bound),
+        extra=extra,
+        findings=tuple(findings),
+    )
+    return rows.trajectories(terminated, truncated, metadata)
+
+
+def _time_outs(terminated: Bool[np.ndarray, " rows"], limit: int) -> Bool[np.ndarray, " rows"]:
+    """Where episodes reached the time limit, if terminations are the only other ends."""
+    truncated = np.zeros(len(terminated), bool)
+    start = 0
+    for stop in (*(np.flatnonzero(terminated) + 1), len(terminated)):
+        truncated[start + limit - 1 : stop : limit] = True
+        start = stop
+    return truncated & ~terminated
+
+
+def _others(file: h5py.File) -> tuple[dict[str, Any], list[str]]:
+    """What else the file says about itself (texts and numbers under metadata), and the names of the rest."""
+    extra: dict[str, Any] = {}
+    left_out = [str(key) for key in file if key not in (*ARRAYS, "metadata")]
+    described = file.get("metadata")
+    for key, value in described.items() if isinstance(described, h5py.Group) else ():
+        if not isinstance(value, h5py.Dataset) or value.shape != ():
+            left_out.append(f"metadata/{key}")
+        elif h5py.check_string_dtype(value.dtype) is not None:
+            extra[key] = value.asstr(errors="replace")[()]
+        else:
+            extra[key] = value[()].item()
+    return extra, left_out
+
+
+# Writing
+
+
+def _write(file: h5py.File, data: Trajectories, description: str) -> None:
+    ends = np.zeros(data.steps, bool)
+    ends[data.offsets[1:][data.lengths > 0] - 1] = True
+    timeouts = data.truncated | (ends & ~data.terminated)
+    columns = {
+        "actions": data.actions,
+        "rewards": data.rewards,
+        "terminals": data.terminated,
+        "timeouts": timeouts,
+        "infos/episode": data.episode_of_step.astype(np.int32),
+    }
+    if (timeouts != data.truncated).any():
+        columns["infos/truncated"] = data.truncated
+    if data.provenance is not None:
+        columns |= {f"infos/provenance/{item.name}": getattr(data.provenance, item.name) for item in fields(Provenance)}
+    for key, values in {**columns, OURS: to_json(data.metadata)}.items():
+        # Flushed while it is open: were it only closed, h5py would swallow that the disk is full.
+        file.create_dataset(key, data=values).flush()
+    with console.progress(description, 2 * data.steps) as advance:
+        for key, shift in (("observations", 0), ("next_observations", 1)):
+            target = file.create_dataset(key, (data.steps, data.observation_size), data.observations.dtype)
+            for start in range(0, data.steps, BLOCK):
+                rows = data.state_rows[start : start + BLOCK]
+                target[start : start + BLOCK] = data.observations[rows + shift]
+                advance(len(rows))
+            target.flush()
