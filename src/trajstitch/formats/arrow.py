@@ -26,7 +26,7 @@ CSV_TYPES: dict[Kind, pa.DataType] = {
 }
 """CSV files have no types; guessing them from the first rows fails on files whose later rows differ."""
 
-NOTHING = ["", "NA", "N/A", "null", "NULL", "None"]
+NOTHING = ["", " ", "NA", "N/A", "null", "NULL", "None"]
 """How CSV files write a missing value. NaN is none of them: it is a value, and a check finds it."""
 
 WORDS = {
@@ -169,13 +169,14 @@ class Rows:
         """True where the column says so: booleans, 0 and 1, or words; False where it says nothing."""
         column = self.file.column(name)
         if _is_text(column.type):
-            codes, words = self._encode(name, column)
-            unknown = [word for word in words if word.strip().lower() not in WORDS]
+            codes, values = self._encode(name, column)
+            words = [str(value).strip().lower() for value in values]
+            unknown = [word for word in words if word not in WORDS]
             if unknown:
                 raise InputError(
                     f"{self.source}: column {name!r} holds {unknown[0]!r}: flags are true or false, 1 or 0"
                 )
-            return np.array([WORDS[word.strip().lower()] for word in words] + [False])[codes]
+            return np.array([*(WORDS[word] for word in words), False])[codes]
         values = self.numbers(name)
         if name in self.missing:
             values = np.where(self.missing[name], 0, values)
@@ -236,6 +237,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _parsed(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    column = pyarrow.compute.call_function("utf8_trim_whitespace", [column.cast(pa.string())])
     for kind in (pa.float64(), pa.timestamp("ns"), pa.timestamp("ns", "UTC")):
         try:
             return column.cast(kind)

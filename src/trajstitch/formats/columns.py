@@ -79,16 +79,17 @@ class Columns:
 def resolve(columns: Columns, names: Sequence[str], source: str) -> tuple[Columns, tuple[str, ...]]:
     """The columns by their full names, and which of the fields were guessed."""
     given = {name for name in USUAL if getattr(columns, name)}
+    distinct = list(dict.fromkeys(names))
     chosen: dict[str, Any] = {}
     for name in USUAL:
         value = getattr(columns, name)
         if name in given:
             patterns = (value,) if isinstance(value, str) else value
-            found = tuple(full for pattern in patterns for full in _matching(pattern, name, names, source))
+            found = tuple(full for pattern in patterns for full in _matching(pattern, name, distinct, source))
         elif (name == "step" and not chosen["episode"]) or (name == "done" and given & {"terminated", "truncated"}):
             found = ()
         else:
-            found = _guess(name, names, source)
+            found = _guess(name, distinct, source)
         many = isinstance(getattr(Columns, name), tuple)
         if not many and len(found) > 1:
             raise InputError(f"{source}: {name} is one column, but {_listed(found)} match {value!r}")
