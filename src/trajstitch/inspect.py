@@ -16,6 +16,8 @@ from trajstitch.trajectories import Provenance, Trajectories
 BINS = 48
 """Bins of a histogram: divides well into the widths of terminals."""
 CHART_HEIGHT = 5
+CHART_MARGIN = 12
+"""Columns kept for the labels of a chart."""
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 MARKS = {"ok": ("✓", "green"), "note": ("•", "yellow"), "bad": ("✗", "bold red")}
 
@@ -61,17 +63,18 @@ def inspect(data: Trajectories) -> dict[str, Any]:
     )
 
 
-def _histogram(values: np.ndarray, *, whole: bool) -> dict[str, list[float]]:
-    """Edges and counts of equal bins; whole numbers get a bin each where that gives no more than BINS."""
+def _histogram(values: np.ndarray, *, whole: bool) -> dict[str, Any]:
+    """Counts of equal bins; whole numbers get a bin each where that gives no more than BINS."""
     values = values[np.isfinite(values)]
     if len(values) == 0:
-        return {"edges": [], "counts": []}
+        return {"low": None, "high": None, "edges": [], "counts": []}
     low, high = float(values.min()), float(values.max())
-    if low == high:
-        return {"edges": [low, high], "counts": [len(values)]}
-    one_each = whole and high - low < BINS
-    edges = np.arange(low, high + 2) - 0.5 if one_each else np.linspace(low, high, BINS + 1)
-    return {"edges": edges.tolist(), "counts": np.histogram(values, edges)[0].tolist()}
+    if whole and high - low < BINS:
+        edges = np.arange(low, high + 2) - 0.5
+    else:  # scaled down, since the range of very large numbers is no number
+        edges = 4 * np.linspace(low / 4, high / 4, BINS + 1 if high > low else 2)
+    counts = np.histogram(values, edges)[0] if high > low else np.array([len(values)])
+    return {"low": low, "high": high, "edges": edges.tolist(), "counts": counts.tolist()}
 
 
 def _stitched(data: Trajectories, provenance: Provenance) -> dict[str, Any]:
@@ -153,15 +156,14 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
     return facts
 
 
-def chart(histogram: dict[str, list[float]], width: int) -> list[str]:
+def chart(histogram: dict[str, Any], width: int) -> list[str]:
     """A histogram as lines of text no wider than `width`: columns of blocks over an axis with its ends."""
-    edges, counts = histogram["edges"], histogram["counts"]
-    if len(counts) < 2:
+    if len(histogram["counts"]) < 2:
         return []
-    margin = len(f"{max(counts):,.0f}") + 2
-    counts = _rebinned(counts, width - margin)
-    column = max(1, min((width - margin) // len(counts), BINS // len(counts) * 2))
-    top = f"{max(counts):,.0f}"
+    counts = _rebinned(histogram["counts"], width - CHART_MARGIN)
+    top = f"{max(counts):,}"
+    margin = len(top) + 2
+    column = max(1, min((width - margin) // len(counts), 2 * (BINS // len(counts))))
     heights = [math.ceil(8 * CHART_HEIGHT * count / max(counts)) for count in counts]
     lines = []
     for level in reversed(range(CHART_HEIGHT)):
@@ -169,14 +171,13 @@ def chart(histogram: dict[str, list[float]], width: int) -> list[str]:
         bars = "".join(EIGHTHS[min(max(height - 8 * level, 0), 8)] * column for height in heights)
         lines.append(f"{label:>{margin - 2}} │{bars}".rstrip())
     span = column * len(counts)
-    whole = len(edges) - 1 <= BINS and edges[1] - edges[0] == 1
-    left, right = (_number(edges[0] + whole / 2), _number(edges[-1] - whole / 2))
+    low, high = _number(histogram["low"]), _number(histogram["high"])
     lines.append(f"{0:>{margin - 2}} └{'─' * span}")
-    lines.append(f"{'':{margin}}{left}{right:>{max(span - len(left), len(right) + 1)}}")
+    lines.append(f"{'':{margin}}{low}{high:>{max(span - len(low), len(high) + 1)}}")
     return lines
 
 
-def _rebinned(counts: Sequence[float], width: int) -> list[float]:
+def _rebinned(counts: Sequence[int], width: int) -> list[int]:
     """Neighbouring bins together until they fit."""
     together = math.ceil(len(counts) / max(width, 1))
     return [sum(counts[start : start + together]) for start in range(0, len(counts), together)]
