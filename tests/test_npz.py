@@ -1,6 +1,7 @@
 """NPZ: our layout loses nothing, other people's layouts are understood, and bad files get one clear line."""
 
 import json
+import resource
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -120,6 +121,18 @@ def test_an_existing_file_is_only_replaced_by_force(tmp_path: Path) -> None:
     assert Path(target).read_bytes() == before
     npz.save(data, target, force=True)
     assert npz.load(target).equals(data)
+
+
+def test_a_full_disk_is_said_and_nothing_half_made_stays(tmp_path: Path) -> None:
+    data = load(tmp_path, log())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
+    try:
+        with pytest.raises(InputError, match="the disk is full; nothing was written"):
+            npz.save(data, str(tmp_path / "full.npz"), force=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["log.npz"]
 
 
 # Other people's

@@ -1,6 +1,7 @@
 """Tables: what we write comes back, real logs are understood, and every bad row is named."""
 
 import gzip
+import resource
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -157,6 +158,19 @@ def test_an_existing_file_is_only_replaced_by_force(tmp_path: Path) -> None:
 def test_a_name_without_a_known_ending_is_refused_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"name a table to write \.parquet or \.csv"):
         table.require_free(str(tmp_path / "log.xlsx"), force=False)
+
+
+@pytest.mark.parametrize("name", ["full.csv", "full.csv.gz", "full.parquet"])
+def test_a_full_disk_is_said_and_nothing_half_made_stays(tmp_path: Path, name: str) -> None:
+    data = load(tmp_path, LOG)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
+    try:
+        with pytest.raises(InputError, match="the disk is full; nothing was written"):
+            table.save(data, str(tmp_path / name), force=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["log.csv"]
 
 
 # What others write

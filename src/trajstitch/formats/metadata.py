@@ -2,29 +2,22 @@
 
 import json
 from dataclasses import asdict, replace
-from typing import Any
 
-from gymnasium import Space
-from gymnasium.spaces import Dict
-from minari.serialization import deserialize_space, serialize_space
-
+from trajstitch import spaces
 from trajstitch.errors import InputError
 from trajstitch.trajectories import Finding, Metadata
 
 FORMAT = "trajstitch 1"
 """Marks a text as ours, and its version."""
+SPACES = ("observation_space", "action_space")
 
 
 def to_json(metadata: Metadata) -> str:
-    plain = replace(metadata, observation_space=None, action_space=None)
-    spaces = {
-        name: None if space is None else serialize_space(space, to_string=False)
-        for name, space in (
-            ("observation_space", metadata.observation_space),
-            ("action_space", metadata.action_space),
-        )
-    }
-    return json.dumps({"format": FORMAT, **asdict(plain), **spaces})
+    stored = asdict(replace(metadata, observation_space=None, action_space=None))
+    for name in SPACES:
+        space = getattr(metadata, name)
+        stored[name] = None if space is None else spaces.to_json(space)
+    return json.dumps({"format": FORMAT, **stored})
 
 
 def from_json(text: str, source: str) -> Metadata:
@@ -34,8 +27,8 @@ def from_json(text: str, source: str) -> Metadata:
         if stored.pop("format") != FORMAT:
             raise InputError(f"{source}: was written by another version of trajstitch: update trajstitch")
         stored["source"] = source
-        for name in ("observation_space", "action_space"):
-            stored[name] = _space(stored[name])
+        for name in SPACES:
+            stored[name] = None if stored[name] is None else spaces.from_json(stored[name])
         if stored["reference"] is not None:
             stored["reference"] = tuple(stored["reference"])
         stored["findings"] = tuple(Finding(**finding) for finding in stored["findings"])
@@ -51,12 +44,3 @@ def is_ours(text: str) -> bool:
     except json.JSONDecodeError:
         return False
     return isinstance(stored, dict) and str(stored.get("format", "")).startswith("trajstitch ")
-
-
-def _space(stored: dict[str, Any] | None) -> Space | None:
-    if stored is None:
-        return None
-    if stored["type"] == "Dict":
-        # Pairs keep their order, which is the order of a row's columns; a dict would be sorted by name.
-        return Dict([(name, _space(part)) for name, part in stored["subspaces"].items()])  # pyright: ignore[reportArgumentType]
-    return deserialize_space(stored)
