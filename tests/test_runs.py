@@ -1,0 +1,64 @@
+"""Run folders: what is written comes back, and only the same job goes on."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from trajstitch.errors import InputError
+from trajstitch.runs import Run
+
+
+class Model(eqx.Module):
+    weight: jax.Array
+    key: jax.Array
+    name: str = eqx.field(static=True)
+
+
+def model(seed: int) -> Model:
+    return Model(jax.random.normal(jax.random.key(seed), (3, 2)), jax.random.key(seed), "m")
+
+
+def test_tree_comes_back_bit_for_bit(tmp_path):
+    run = Run.start(tmp_path / "run", "test", {})
+    run.write_tree("model", model(1))
+    back = run.read_tree("model", like=model(2))
+    np.testing.assert_array_equal(back.weight, model(1).weight)
+    assert jax.random.uniform(back.key) == jax.random.uniform(model(1).key)
+
+
+def test_tree_of_another_shape_is_refused_with_the_leaf(tmp_path):
+    run = Run.start(tmp_path / "run", "test", {})
+    run.write_tree("model", model(1))
+    wider = eqx.tree_at(lambda tree: tree.weight, model(2), jnp.zeros((3, 4)))
+    with pytest.raises(InputError, match=r"\.weight"):
+        run.read_tree("model", like=wider)
+
+
+def test_folder_in_use_is_refused_unless_resumed(tmp_path):
+    Run.start(tmp_path / "run", "stitch", {"seed": 1})
+    with pytest.raises(InputError, match="--resume"):
+        Run.start(tmp_path / "run", "stitch", {"seed": 1})
+    assert Run.start(tmp_path / "run", "stitch", {"seed": 1}, resume=True).facts["config"] == {"seed": 1}
+
+
+def test_run_goes_on_only_with_the_same_configuration_and_kind(tmp_path):
+    Run.start(tmp_path / "run", "stitch", {"seed": 1})
+    with pytest.raises(InputError, match="seed = 1, not 2"):
+        Run.start(tmp_path / "run", "stitch", {"seed": 2}, resume=True)
+    with pytest.raises(InputError, match="a run of `stitch`"):
+        Run.start(tmp_path / "run", "train", {"seed": 1}, resume=True)
+
+
+def test_half_written_line_of_metrics_is_left_out(tmp_path):
+    run = Run.start(tmp_path / "run", "test", {})
+    run.log(step=1)
+    with run.path("metrics.jsonl").open("a") as file:
+        file.write('{"step": 2')
+    assert run.metrics() == [{"step": 1}]
+
+
+def test_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(InputError, match="not the folder of a run"):
+        Run.open(tmp_path)
