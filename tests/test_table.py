@@ -1,6 +1,7 @@
 """Tables: what we write comes back, real logs are understood, and every bad row is named."""
 
 import gzip
+import re
 import resource
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -19,6 +20,7 @@ from strategies import trajectories
 from trajstitch import formats
 from trajstitch.errors import InputError
 from trajstitch.formats import table
+from trajstitch.formats.spellings import SPELLINGS
 from trajstitch.formats.table import Columns
 from trajstitch.trajectories import Finding, Provenance, Trajectories
 
@@ -128,6 +130,22 @@ def test_columns_get_the_names_asked_for_and_parquet_remembers_them(tmp_path: Pa
     header = pyarrow.parquet.read_schema(tmp_path / "named.parquet").names
     assert header == ["run", "step", "position", "speed", "u0", "gain", "terminated", "truncated"]
     assert table.load(str(tmp_path / "named.parquet")).equals(data)
+
+
+def test_what_the_user_says_comes_before_what_our_file_says(tmp_path: Path) -> None:
+    names = Columns(observations=("position", "speed"), actions=("u",), reward="gain")
+    table.save(load(tmp_path, LOG), str(tmp_path / "named.parquet"), force=False, columns=names)
+    data = table.load(str(tmp_path / "named.parquet"), Columns(observations=("speed",), action_low=(-2,)))
+    assert data.observation_size == 1
+    assert data.rewards.tolist() == [1, 2, 3, 4]
+    assert data.metadata.action_space == Box(-2, np.inf, (1,), np.float64)
+
+
+def test_damaged_metadata_of_ours_is_said(tmp_path: Path) -> None:
+    content = pa.table({"obs": [1.0]}).replace_schema_metadata({"trajstitch": "{}"})
+    pyarrow.parquet.write_table(content, tmp_path / "log.parquet")
+    with pytest.raises(InputError, match="its metadata is damaged"):
+        table.load(str(tmp_path / "log.parquet"))
 
 
 @pytest.mark.parametrize(
@@ -502,3 +520,35 @@ def test_a_damaged_column_is_named(tmp_path: Path) -> None:
     path.write_bytes(bytes(damaged))
     with pytest.raises(InputError, match="column 'obs' is damaged"):
         table.load(str(path))
+
+
+# The documentation
+
+
+def documented(language: str) -> str:
+    """The only block of this language in the page about formats."""
+    page = (Path(__file__).parents[1] / "docs" / "formats.md").read_text()
+    (block,) = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+    return block
+
+
+def test_the_documented_mapping_reads_a_log_with_those_columns(tmp_path: Path) -> None:
+    (tmp_path / "columns.toml").write_text(documented("toml"))
+    columns = Columns.from_toml(tmp_path / "columns.toml")
+    assert columns.episode == ("robot", "run")
+    header = "robot,run,time,x,y,joint_0,motor_0,gain,crashed,time_limit"
+    data = load(tmp_path, f"{header}\nA,1,0,0,0,0,0.5,1,no,no\nA,1,1,1,1,1,0.5,2,no,yes\n", columns)
+    assert data.steps == 1
+    assert data.truncated.tolist() == [True]
+
+
+def test_the_documented_table_is_one_of_ours(tmp_path: Path) -> None:
+    data = load(tmp_path, documented("csv"))
+    table.save(data, str(tmp_path / "again.csv"), force=False)
+    again = pyarrow.csv.read_csv(tmp_path / "again.csv")
+    assert again.equals(pyarrow.csv.read_csv(tmp_path / "log.csv").cast(again.schema))
+
+
+def test_every_spelling_is_documented() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "formats.md").read_text()
+    assert all(f"`{name}`" in page for names in SPELLINGS.values() for name in names)
