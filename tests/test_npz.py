@@ -102,6 +102,18 @@ def test_a_missing_array_is_named(tmp_path: Path) -> None:
         load(tmp_path, arrays)
 
 
+def test_an_array_of_another_length_is_named_with_the_file(tmp_path: Path) -> None:
+    whole = load(tmp_path, log())
+    traced = replace(whole, provenance=Provenance.logged(whole.offsets))
+    npz.save(traced, str(tmp_path / "ours.npz"), force=False)
+    with np.load(tmp_path / "ours.npz") as archive:
+        arrays = dict(archive)
+    with pytest.raises(InputError, match=r"log\.npz: provenance: margin has another length"):
+        load(tmp_path, {**arrays, "provenance_margin": np.zeros(2)})
+    with pytest.raises(InputError, match=r"log\.npz: actions: has 2 rows"):
+        load(tmp_path, {**arrays, "actions": np.zeros((2, 1))})
+
+
 def test_damaged_metadata_is_said(tmp_path: Path) -> None:
     whole = load(tmp_path, log())
     arrays = {name: getattr(whole, name) for name in npz.ARRAYS}

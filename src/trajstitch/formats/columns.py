@@ -92,14 +92,14 @@ def resolve(columns: Columns, names: Sequence[str], source: str) -> tuple[Column
             found = _guess(name, distinct, source)
         many = isinstance(getattr(Columns, name), tuple)
         if not many and len(found) > 1:
-            raise InputError(f"{source}: {name} is one column, but {_listed(found)} match {value!r}")
+            raise InputError(f"{source}: {name} is one column, but {listed(found)} match {value!r}")
         chosen[name] = found if many else next(iter(found), None)
     for name in ("observations", "actions", "reward"):
         if not chosen[name]:
             what = f"which column is the {name}" if name == "reward" else f"which columns are the {name}"
             raise InputError(
                 f"{source}: can't tell {what}: name {'it' if name == 'reward' else 'them'} with --columns.{name}; the "
-                f"file has {_listed(names)}"
+                f"file has {listed(names)}"
             )
     _require_distinct(chosen, names, source)
     guessed = tuple(name for name in USUAL if chosen[name] and name not in given)
@@ -111,7 +111,7 @@ def describe(columns: Columns, which: Collection[str]) -> str:
     parts = []
     for name in which:
         value = getattr(columns, name)
-        parts.append(f"{name} = {value if isinstance(value, str) else _listed(value, most=4)}")
+        parts.append(f"{name} = {value if isinstance(value, str) else listed(value, most=4)}")
     return "; ".join(parts)
 
 
@@ -122,7 +122,7 @@ def _matching(pattern: str, field: str, names: Sequence[str], source: str) -> Se
     if not found:
         raise InputError(
             f"{source}: has no column {pattern!r}{_nearest(pattern, names)}, which --columns.{field} names; it has "
-            f"{_listed(names)}"
+            f"{listed(names)}"
         )
     return found
 
@@ -136,7 +136,7 @@ def _guess(field: str, names: Sequence[str], source: str) -> tuple[str, ...]:
         if found:
             groups.append(found)
     if len(groups) > 1 and field != "step":
-        likely = " and ".join(_listed(group, most=2) for group in groups)
+        likely = " and ".join(listed(group, most=2) for group in groups)
         raise InputError(f"{source}: {likely} all look like the {field}: choose with --columns.{field}")
     return groups[0] if groups else ()
 
@@ -176,7 +176,7 @@ def _from_toml(value: Any, key: str, default: Any, path: Path) -> Any:
     return tuple(values) if many else value
 
 
-def _listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
+def listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
     if len(names) <= most:
         return ", ".join(names) or "no columns"
     return f"{', '.join(names[: most - 1])}, ... {names[-1]} ({len(names)} columns)"

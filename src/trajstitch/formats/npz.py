@@ -106,7 +106,7 @@ def _from_ours(archive: Mapping[str, np.ndarray], metadata: Metadata) -> Traject
     for key in (*ARRAYS, *(names.values() if has_provenance else ())):
         if key not in archive:
             raise InputError(f"{metadata.source}: holds no {key}: write it again with `trajstitch convert`")
-    provenance = Provenance(**{name: archive[key] for name, key in names.items()}) if has_provenance else None
+    provenance = {name: archive[key] for name, key in names.items()} if has_provenance else None
     return _trajectories({name: archive[name] for name in ARRAYS}, metadata, provenance)
 
 
@@ -184,9 +184,13 @@ def _from_foreign(archive: Mapping[str, np.ndarray], metadata: Metadata) -> Traj
     return _trajectories(dict(zip(ARRAYS, arrays, strict=True)), metadata, None)
 
 
-def _trajectories(arrays: Mapping[str, np.ndarray], metadata: Metadata, provenance: Provenance | None) -> Trajectories:
+def _trajectories(
+    arrays: Mapping[str, np.ndarray], metadata: Metadata, provenance: Mapping[str, np.ndarray] | None
+) -> Trajectories:
     try:
-        return Trajectories(**arrays, metadata=metadata, provenance=provenance)
+        return Trajectories(
+            **arrays, metadata=metadata, provenance=None if provenance is None else Provenance(**provenance)
+        )
     except InputError as error:
         raise InputError(f"{metadata.source}: {error}") from error
 

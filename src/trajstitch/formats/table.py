@@ -26,11 +26,12 @@ import pyarrow.parquet
 from gymnasium.spaces import Box
 from jaxtyping import Bool, Float, Integer, Shaped
 
+from trajstitch import console
 from trajstitch.environments import spec_json
 from trajstitch.errors import InputError
 from trajstitch.formats import atomic
 from trajstitch.formats.arrow import Kind, Rows, open_table
-from trajstitch.formats.columns import Columns, describe, resolve
+from trajstitch.formats.columns import Columns, describe, listed, resolve
 from trajstitch.formats.files import require_readable
 from trajstitch.formats.metadata import from_json, to_json
 from trajstitch.formats.rows import from_rows
@@ -64,13 +65,13 @@ def load(location: str, columns: Columns | None = None) -> Trajectories:
     path, source = Path(location), f"table:{location}"
     require_readable(path)
     file = open_table(path)
-    ours = json.loads(file.metadata[OURS]) if OURS in file.metadata else None
+    columns = columns or Columns()
+    ours = file.metadata.get(OURS)
     if ours is None:
         metadata = Metadata(name=path.name.partition(".")[0], source=source)
     else:
-        metadata = from_json(ours["metadata"], source)
-        columns = columns or _columns_from_json(ours["columns"])
-    chosen, guessed = resolve(columns or Columns(), file.names, source)
+        metadata, columns = _described(ours, columns, source)
+    chosen, guessed = resolve(columns, file.names, source)
     kinds = _kinds(chosen)
     if set(PROVENANCE) <= set(file.names):
         kinds |= {column: kind for column, (_, kind) in PROVENANCE.items()}
@@ -80,7 +81,7 @@ def load(location: str, columns: Columns | None = None) -> Trajectories:
         findings.append(Finding("columns", "note", f"guessed: {describe(chosen, surprising)}"))
     unused = [name for name in file.names if name not in kinds]
     if unused:
-        findings.append(Finding("left out", "note", f"columns that are not used: {', '.join(unused)}"))
+        findings.append(Finding("left out", "note", f"columns that are not used: {listed(unused)}"))
     file.read(kinds)
     if file.rows == 0:
         raise InputError(f"{source}: holds no rows, so no episodes")
@@ -102,12 +103,12 @@ def save(data: Trajectories, location: str, *, force: bool, columns: Columns | N
                 pa.output_stream(str(fresh)) as stream,
                 pyarrow.csv.CSVWriter(stream, schema, write_options=options) as writer,
             ):
-                for block in _blocks(data, names, as_text=True):
+                for block in _blocks(data, names, f"saving table:{location}", as_text=True):
                     writer.write_table(block)
         else:
             repetitive: Any = list(names.episode)
             with pyarrow.parquet.ParquetWriter(fresh, schema, use_dictionary=repetitive) as writer:
-                for block in _blocks(data, names, as_text=False):
+                for block in _blocks(data, names, f"saving table:{location}", as_text=False):
                     writer.write_table(block.replace_schema_metadata(description))
 
 
@@ -124,9 +125,17 @@ def _require_ending(path: Path) -> None:
 # From rows to episodes
 
 
-def _columns_from_json(stored: dict[str, Any]) -> Columns:
-    tuples = {name: tuple(value) for name, value in stored.items() if isinstance(value, list)}
-    return Columns(**{**stored, **tuples})
+def _described(text: bytes, columns: Columns, source: str) -> tuple[Metadata, Columns]:
+    """What a file of ours says about itself; columns that the user names come first."""
+    try:
+        stored = json.loads(text)
+        written = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in stored["columns"].items()
+        }
+        given = {item.name: getattr(columns, item.name) for item in fields(Columns) if getattr(columns, item.name)}
+        return from_json(stored["metadata"], source), replace(Columns(), **{**written, **given})
+    except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise InputError(f"{source}: its metadata is damaged ({error}): convert the original data again") from error
 
 
 def _as_we_write(names: str | tuple[str, ...], field: str) -> bool:
@@ -327,9 +336,13 @@ def _all_names(names: Columns) -> list[str]:
     return [str(name) for name in (*names.episode, names.step, *names.observations, *names.actions, *ends_of_row)]
 
 
-def _blocks(data: Trajectories, names: Columns, *, as_text: bool) -> Iterator[pa.Table]:
+def _blocks(data: Trajectories, names: Columns, description: str, *, as_text: bool) -> Iterator[pa.Table]:
     rows = len(data.observations)
-    return (_block(data, names, start, min(start + BLOCK, rows), as_text=as_text) for start in range(0, rows, BLOCK))
+    with console.progress(description, rows, "rows") as advance:
+        for start in range(0, rows, BLOCK):
+            block = _block(data, names, start, min(start + BLOCK, rows), as_text=as_text)
+            yield block
+            advance(len(block))
 
 
 def _block(data: Trajectories, names: Columns, start: int, stop: int, *, as_text: bool) -> pa.Table:
