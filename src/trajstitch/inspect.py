@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
@@ -17,7 +18,8 @@ BINS = 48
 """Bins of a histogram: divides well into the widths of terminals."""
 CHART_HEIGHT = 5
 CHART_MARGIN = 12
-"""Columns kept for the labels of a chart."""
+"""Characters kept for the labels of a chart."""
+WIDEST_COLUMN = 6
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 MARKS = {"ok": ("✓", "green"), "note": ("•", "yellow"), "bad": ("✗", "bold red")}
 
@@ -106,7 +108,7 @@ def render(report: dict[str, Any], console: Console) -> None:
     console.print(Text.assemble((report["name"], "bold"), "  ", (report["source"], "dim")))
     console.print(
         f"{report['episodes']:,} episodes, {report['steps']:,} steps, {report['observation_size']} observation and "
-        f"{report['action_size']} action dimensions, {report['bytes'] / 1e6:,.1f} MB\n"
+        f"{report['action_size']} action dimensions, {decimal(report['bytes'])}\n"
     )
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="cyan", no_wrap=True)
@@ -163,7 +165,7 @@ def chart(histogram: dict[str, Any], width: int) -> list[str]:
     counts = _rebinned(histogram["counts"], width - CHART_MARGIN)
     top = f"{max(counts):,}"
     margin = len(top) + 2
-    column = max(1, min((width - margin) // len(counts), 2 * (BINS // len(counts))))
+    column = max(1, min((width - margin) // len(counts), 2 * (BINS // len(counts)), WIDEST_COLUMN))
     heights = [math.ceil(8 * CHART_HEIGHT * count / max(counts)) for count in counts]
     lines = []
     for level in reversed(range(CHART_HEIGHT)):
