@@ -119,6 +119,24 @@ def require_free(location: str, *, force: bool) -> None:
 # The store
 
 
+def exists(location: str) -> bool:
+    """Whether the local store holds the set."""
+    return _is_complete(_folder(location))
+
+
+def local_sets() -> dict[str, dict[str, int]]:
+    """Every set of the local store, with its numbers of episodes and steps."""
+    import minari
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        listed = minari.list_local_datasets()
+    return {
+        name: {"episodes": int(stored["total_episodes"]), "steps": int(stored["total_steps"])}
+        for name, stored in sorted(listed.items())
+    }
+
+
 def _require_id(identifier: str) -> None:
     from minari.dataset.minari_dataset import parse_dataset_id
 
@@ -181,16 +199,11 @@ def _download(identifier: str) -> None:
 
 
 def _not_there(identifier: str, why: str) -> InputError:
-    import minari
-
     collected = {sets.built_in(name).minari_id: name for name in sets.NAMES}
     if identifier in collected:
         advice = f"make it with `trajstitch collect {collected[identifier]}`"
         return InputError(f"minari:{identifier} is not in the local store: {advice}")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        local = list(minari.list_local_datasets())
-    near = difflib.get_close_matches(identifier, local, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(identifier, list(local_sets()), n=1, cutoff=0.5)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     return InputError(f"minari:{identifier} is not in the local store{hint}, {why}; `trajstitch sets` lists the store")
 
