@@ -96,7 +96,8 @@ def in_batches(function: Callable[..., Any], *arrays: np.ndarray, rows: int | No
     results: Any = None
     for start in range(0, len(index), rows):
         part = index[start : start + rows]
-        result = jax.tree.map(np.asarray, function(*(array[part] for array in arrays)))
+        with jax.default_matmul_precision("highest"):
+            result = jax.tree.map(np.asarray, function(*(array[part] for array in arrays)))
         if results is None:
             results = jax.tree.map(lambda leaf: np.empty((total, *leaf.shape[1:]), leaf.dtype), result)
         stop = min(start + rows, total)

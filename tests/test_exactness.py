@@ -1,0 +1,262 @@
+"""The fast engine returns what a direct reading of Algorithm 1 does: every step, flag and acceptance."""
+
+from dataclasses import replace
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oracle import Oracle, Path
+from trajstitch import graph as graph_module
+from trajstitch.graph import Judge, Models, Reach, StitchGraph, build
+from trajstitch.models.dynamics import Dynamics
+from trajstitch.models.forward import ForwardDynamics
+from trajstitch.models.inverse import InverseDynamics
+from trajstitch.models.reward import GenerativeReward
+from trajstitch.neighbours import Near
+from trajstitch.stitch import Paths, Rules, one_pass
+from trajstitch.trajectories import Trajectories
+from trajstitch.transitions import Scale
+
+LARGEST = 40
+"""Nodes of the largest random data set; smaller ones are padded by far-off rows, so that nothing compiles twice."""
+
+
+def random_data(random: np.random.Generator, *, coarse: bool) -> Trajectories:
+    """Short random walks in the plane; on a coarse grid, states and distances coincide."""
+    lengths = []
+    while sum(lengths) + len(lengths) < LARGEST:
+        lengths.append(int(min(random.integers(0, 9), LARGEST - sum(lengths) - len(lengths) - 1)))
+    steps, episodes = sum(lengths), len(lengths)
+    walks = [np.cumsum(random.normal(size=(length + 1, 2)) * 0.5, 0) + random.normal(size=2) for length in lengths]
+    observations = np.concatenate(walks).astype(np.float32)
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    ends = [stop - 1 for length, stop in zip(lengths, offsets[1:], strict=True) if length]
+    terminated, truncated = np.zeros(steps, bool), np.zeros(steps, bool)
+    terminated[ends] = random.random(len(ends)) < 0.5
+    truncated[ends] = random.random(len(ends)) < 0.7
+    assert len(observations) == steps + episodes == LARGEST
+    return Trajectories(
+        observations=np.round(observations * 2) / 2 if coarse else observations,
+        actions=random.uniform(-1, 1, (steps, 1)).astype(np.float32),
+        rewards=random.normal(size=steps).astype(np.float32),
+        terminated=terminated,
+        truncated=truncated,
+        offsets=offsets,
+    )
+
+
+@cache
+def models() -> Models:
+    """Random networks: what they say matters not, only that both sides heed it."""
+    keys = jax.random.split(jax.random.key(3), 6)
+    data = random_data(np.random.default_rng(0), coarse=False)
+    scale, change = Scale(data.observations), Scale(np.random.default_rng(0).normal(size=(50, 2)))
+    action, reward = Scale(data.actions), Scale(data.rewards[:, None])
+    dynamics = jax.vmap(lambda key: Dynamics(hidden=(8,)).init(key, scale, change))(keys[:3])
+    forward = jax.vmap(lambda key: ForwardDynamics(hidden=(8,)).init(key, (scale, action, change, reward)))(keys[:2])
+    return Models(
+        dynamics,
+        InverseDynamics(hidden=(8,)).init(keys[4], data),
+        GenerativeReward(hidden=(8,)).init(keys[5], data),
+        forward,
+    )
+
+
+def tables(data: Trajectories) -> tuple[np.ndarray, ...]:
+    """The models' word on every pair of nodes."""
+    nodes = len(data.observations)
+    source, target = (part.ravel().astype(np.int32) for part in np.indices((nodes, nodes)))
+    judge = Judge(models(), data.observations)
+    low, mean = judge.likelihoods(source, target)
+    consistency = judge.consistency(source, target)[1]
+    return tuple(part.reshape(nodes, nodes) for part in (low, mean, consistency))
+
+
+def nearest(data: Trajectories, near: Near) -> list[list[int]]:
+    episode = np.repeat(np.arange(len(data)), data.lengths + 1)
+    states = data.observations
+    if near.standardise:
+        states = np.asarray(Scale(states).apply(jnp.asarray(states)))
+    found = []
+    for row, state in enumerate(states.astype(np.float64)):
+        far = sorted(
+            (float(np.square(state - other.astype(np.float64)).sum()), number)
+            for number, other in enumerate(states)
+            if episode[number] != episode[row]
+        )
+        if near.radius is not None:
+            far = [pair for pair in far if pair[0] <= near.radius**2]
+        found.append([number for _, number in far[: near.k]])
+    return found
+
+
+def assert_same(found: Trajectories, expected: list[Path], data: Trajectories) -> None:
+    assert found.lengths.tolist() == [len(path.steps) for path in expected]
+    nodes = np.array([node for path in expected for node in path.nodes])
+    steps = [step for path in expected for step in path.steps]
+    np.testing.assert_array_equal(found.observations, data.observations[nodes])
+    assert found.episode_terminated.tolist() == [path.terminated and bool(path.steps) for path in expected]
+    assert found.episode_truncated.tolist() == [path.truncated and bool(path.steps) for path in expected]
+    assert found.provenance is not None
+    assert found.provenance.stitched.tolist() == [step.stitched for step in steps]
+    source = data.first_rows[found.provenance.source_episode] + found.provenance.source_step
+    assert source.tolist() == [step.source for step in steps]
+    if steps:
+        np.testing.assert_array_equal(found.actions, [step.action for step in steps])
+        np.testing.assert_array_equal(found.rewards, np.array([step.reward for step in steps], np.float32))
+        np.testing.assert_array_equal(found.provenance.margin, np.array([step.margin for step in steps], np.float32))
+        np.testing.assert_array_equal(
+            found.provenance.value_gain, np.array([step.value_gain for step in steps], np.float32)
+        )
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_several_passes_equal_algorithm_1_step_by_step(draw):
+    random = np.random.default_rng(draw.draw(st.integers(0, 2**32 - 1)))
+    data = random_data(random, coarse=draw.draw(st.booleans()))
+    near = draw.draw(
+        st.sampled_from(
+            (Near(k=4), Near(k=None, radius=1.0, standardise=False), Near(k=6, radius=1.5), Near(k=30, method="flat"))
+        )
+    )
+    low, mean, consistency = tables(data)
+    reach = draw.draw(
+        st.sampled_from((Reach(), Reach(margin=3.0), Reach(None), Reach(3.0, float(np.median(consistency)))))
+    )
+    rules = Rules(
+        threshold=draw.draw(st.sampled_from((0.1, 0.0, -5.0))),
+        value_test=draw.draw(st.sampled_from((True, True, True, False))),
+        most_changes=draw.draw(st.sampled_from((None, None, 2))),
+        horizon=draw.draw(st.sampled_from((None, None, 5, 30))),
+    )
+    key = jax.random.key(1) if draw.draw(st.booleans()) else None
+
+    stitch_graph = build(data, models(), near, reach)
+    judge = Judge(models(), data.observations)
+    oracle = Oracle(
+        data,
+        nearest(data, near),
+        low,
+        mean,
+        consistency,
+        reach.margin,
+        reach.consistency,
+        rules.threshold,
+        rules.value_test,
+        rules.most_changes,
+        rules.horizon or int(data.lengths.max()),
+    )
+    fast, slow = Paths.of(data), oracle.first_data()
+    for number in range(4):
+        values = np.round(random.normal(size=len(data.observations)), 1).astype(np.float32)
+        own = None if key is None else jax.random.fold_in(key, number)
+        source, target = (part.ravel().astype(np.int32) for part in np.indices(low.shape))
+        action, reward = judge.imagine(source, target, own)
+        nodes = len(low)
+        fast, summary = one_pass(fast, stitch_graph, judge, values, rules, own)
+        slow, accepted = oracle.one_pass(
+            slow,
+            values,
+            lambda u, w: (action[u * nodes + w], reward[u * nodes + w]),  # noqa: B023
+        )
+        assert summary.accepted == accepted
+        assert_same(fast.trajectories(), slow, data)
+
+
+def test_the_random_cases_do_stitch():
+    """The property above would hold of an engine and an oracle that both do nothing."""
+    jumps = again = 0
+    for seed in range(10):
+        random = np.random.default_rng(seed)
+        data = random_data(random, coarse=False)
+        stitch_graph = build(data, models(), Near(k=4), Reach(3.0))
+        judge = Judge(models(), data.observations)
+        paths = Paths.of(data)
+        for number in range(3):
+            before = paths
+            values = random.normal(size=len(data.observations)).astype(np.float32)
+            paths, summary = one_pass(paths, stitch_graph, judge, values, Rules(threshold=-5.0))
+            jumps += summary.jumps
+            again += summary.jumps if number and len(before.jumps) else 0
+    assert jumps > 100
+    assert again > 50
+
+
+def test_likelihoods_are_those_of_the_models():
+    data = random_data(np.random.default_rng(0), coarse=False)
+    low, mean, _ = tables(data)
+    states = jnp.asarray(data.observations)
+    each = jax.vmap(lambda model: model.log_likelihood(states[:, None], states[None]))(models().dynamics)
+    np.testing.assert_allclose(low, each.min(0), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(mean, jax.nn.logsumexp(each, 0) - np.log(len(each)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture
+def graph() -> tuple[Trajectories, StitchGraph]:
+    data = random_data(np.random.default_rng(5), coarse=False)
+    return data, build(data, models(), Near(k=4), Reach(3.0))
+
+
+def same_graph(a: StitchGraph, b: StitchGraph) -> bool:
+    return a.reach == b.reach and all(
+        np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+        for one, other in zip(
+            (*vars(a.edges).values(), *vars(a.near).values(), a.logged, a.by_successor, a.by_neighbour, a.terminal),
+            (*vars(b.edges).values(), *vars(b.near).values(), b.logged, b.by_successor, b.by_neighbour, b.terminal),
+            strict=True,
+        )
+    )
+
+
+def test_graph_survives_saving(graph, tmp_path):
+    graph[1].save(tmp_path / "graph.safetensors")
+    assert len(graph[1].edges) > 20
+    assert same_graph(StitchGraph.load(tmp_path / "graph.safetensors"), graph[1])
+
+
+def test_bits_do_not_depend_on_how_many_states_are_worked_on_at_once(graph, monkeypatch):
+    data, expected = graph
+    monkeypatch.setattr(graph_module, "BLOCK", 16)
+    assert same_graph(build(data, models(), Near(k=4), Reach(3.0)), expected)
+
+
+def test_a_pair_is_judged_the_same_alone_and_in_company(graph):
+    data, expected = graph
+    judge = Judge(models(), data.observations)
+    for row in (0, len(expected.edges) // 2):
+        edge = expected.edges.take(np.array([row]))
+        alone, _ = judge.edges(edge.source, edge.target, expected.logged[edge.source], Reach(3.0))
+        assert all(np.array_equal(a, b) for a, b in zip(vars(alone).values(), vars(edge).values(), strict=True))
+
+
+def test_latents_depend_on_pass_source_and_target_alone(graph):
+    data, stitch_graph = graph
+    judge = Judge(models(), data.observations)
+    source, target = stitch_graph.edges.source, stitch_graph.edges.target
+    action, reward = judge.imagine(source, target, jax.random.key(0))
+    alone = judge.imagine(source[5:6], target[5:6], jax.random.key(0))
+    np.testing.assert_array_equal(alone[0], action[5:6])
+    np.testing.assert_array_equal(alone[1], reward[5:6])
+    other = judge.imagine(source, target, jax.random.fold_in(jax.random.key(0), 1))[0]
+    assert not np.array_equal(other, action)
+    plain = judge.imagine(source, target)[0]
+    assert not np.array_equal(plain, action)
+    np.testing.assert_array_equal(plain, stitch_graph.edges.action)
+
+
+def test_float64_data_keep_their_type_and_logged_bits(graph):
+    data = graph[0]
+    data = replace(data, observations=data.observations.astype(np.float64), rewards=data.rewards.astype(np.float64))
+    judge = Judge(models(), data.observations)
+    values = np.random.default_rng(0).normal(size=len(data.observations)).astype(np.float32)
+    found = one_pass(Paths.of(data), graph[1], judge, values, Rules(threshold=-5.0))[0].trajectories()
+    assert found.observations.dtype == found.rewards.dtype == np.float64
+    assert found.provenance is not None
+    untouched = Paths.of(data).trajectories()
+    assert untouched.equals(data)
