@@ -14,6 +14,9 @@ from trajstitch.formats.files import require_readable
 CHUNK_CACHE = 16 << 20
 """Bytes a dataset: reading compressed data in blocks then unpacks no chunk twice."""
 
+LARGEST_METADATA_CACHE = 4 << 20
+"""Bytes. With HDF5's own 32 MB, a file of many short episodes takes three times its size in memory, and longer."""
+
 
 @contextmanager
 def reading(path: Path, source: str) -> Iterator[h5py.File]:
@@ -29,6 +32,7 @@ def reading(path: Path, source: str) -> Iterator[h5py.File]:
         raise InputError(f"{source}: is not an HDF5 file ({path.name}): check that it is the right one") from error
     try:
         with file:
+            _limit_metadata_cache(file)
             yield file
     except (OSError, RuntimeError) as error:
         reason = str(error).partition("(")[2].rstrip(")") or str(error)
@@ -40,6 +44,7 @@ def writing(path: Path) -> Iterator[h5py.File]:
     """Create a file. What HDF5 can't write raises an OSError with its number, whatever HDF5 itself made of it."""
     file = h5py.File(path, "w", track_order=True)
     try:
+        _limit_metadata_cache(file)
         yield file
         file.close()
     except BaseException as error:
@@ -48,6 +53,12 @@ def writing(path: Path) -> Iterator[h5py.File]:
         if number:
             raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
         raise
+
+
+def _limit_metadata_cache(file: h5py.File) -> None:
+    settings = file.id.get_mdc_config()
+    settings.max_size = LARGEST_METADATA_CACHE
+    file.id.set_mdc_config(settings)
 
 
 def _abandon(file: h5py.File, path: Path) -> None:
