@@ -7,11 +7,15 @@ layout `episodes` knows.
 import contextlib
 import difflib
 import json
+import os
+import socket
 import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import numpy as np
 from gymnasium import Space
@@ -181,6 +185,9 @@ def _is_complete(folder: Path) -> bool:
 def _download(identifier: str) -> None:
     import minari
 
+    if not _remote_answers():
+        raise _not_there(identifier, "and Minari's remote can't be reached from here")
+    console.log(f"minari:{identifier} is not in the local store: asking Minari's remote for it")
     try:
         # Minari prints to stdout, which is for results.
         with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
@@ -196,6 +203,24 @@ def _download(identifier: str) -> None:
         raise _not_there(identifier, f"and could not be downloaded ({type(error).__name__}: {reason})") from error
     if not _is_complete(_folder(identifier)):
         raise _not_there(identifier, "and its download came out incomplete: try again")
+
+
+def _remote_answers() -> bool:
+    """Whether the default remote's host answers at all: its library would retry for half a minute to find out."""
+    try:
+        from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
+    except ImportError:
+        return True
+    if HF_HUB_OFFLINE:
+        return False
+    if getproxies() or not os.environ.get("MINARI_REMOTE", "hf:").startswith("hf:"):
+        return True
+    host = urlsplit(ENDPOINT)
+    try:
+        with socket.create_connection((host.hostname, host.port or 443), timeout=5):
+            return True
+    except OSError:
+        return False
 
 
 def _not_there(identifier: str, why: str) -> InputError:

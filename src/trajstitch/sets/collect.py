@@ -6,11 +6,12 @@ whatever the number of processes.
 """
 
 import os
+import signal
 from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from multiprocessing.pool import Pool
 from typing import Annotated, Any, NamedTuple
 
 import gymnasium
@@ -23,9 +24,9 @@ from trajstitch.sets.ladder import Ladder, Layers, act, load_ladder
 from trajstitch.sets.rollout import SPAWN, one_thread_each
 from trajstitch.trajectories import Metadata, Trajectories
 
-SHARD_STEPS = 16_000
-"""Transitions a shard aims at: seconds of work, so that a few processes finish together."""
-LANES = 8
+SHARD_STEPS = 8_000
+"""Transitions a shard aims at: about a second of work, so that progress shows and processes finish together."""
+LANES = 4
 """Episodes stepped together: enough to spread the policy's cost, few enough to waste little at a shard's end."""
 
 MEDIUM_NOISE = 0.1
@@ -96,7 +97,7 @@ def collect(config: Collect) -> Trajectories:
         raise InputError('the built-in sets need MuJoCo: pip install "trajstitch[mujoco]"')
     ladder = load_ladder(which.task)
     episodes: list[Episode] = []
-    with one_thread_each(), ProcessPoolExecutor(config.processes or os.cpu_count(), SPAWN) as pool:
+    with one_thread_each(), SPAWN.Pool(config.processes or os.cpu_count(), _ignore_interrupts) as pool:
         with console.progress(f"Collecting {which.name}", transitions) as advance:
             for episode in _episodes(pool, ladder.environment, recipe(which, ladder, transitions), (config.seed, 0)):
                 episodes.append(episode)
@@ -108,6 +109,11 @@ def collect(config: Collect) -> Trajectories:
                 episodes.append(episode)
                 advance()
     return _assemble(episodes, which, ladder, config)
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C reaches the whole group; the process that was asked to collect ends its workers itself."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def recipe(which: sets.BuiltIn, ladder: Ladder, transitions: int) -> list[Part]:
@@ -133,7 +139,7 @@ def clean_episodes(which: sets.BuiltIn, noisy: int) -> int:
     return max(1, round(noisy * fraction / (1 - fraction)))
 
 
-def _episodes(pool: Executor, environment: str, parts: list[Part], stream: tuple[int, ...]) -> Iterator[Episode]:
+def _episodes(pool: Pool, environment: str, parts: list[Part], stream: tuple[int, ...]) -> Iterator[Episode]:
     """The parts' episodes in order, each part's until it and those before it have the steps they ask for."""
     shards = [
         Shard(environment, piece, (*stream, index, number))
@@ -142,7 +148,7 @@ def _episodes(pool: Executor, environment: str, parts: list[Part], stream: tuple
     ]
     goals = np.cumsum([part.steps for part in parts])
     steps = 0
-    for shard, episodes in zip(shards, pool.map(roll_out, shards), strict=True):
+    for shard, episodes in zip(shards, pool.imap(roll_out, shards), strict=True):
         for episode in episodes:
             if shard.part.episodes or steps < goals[shard.stream[-2]]:
                 steps += len(episode.rewards)
