@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import h5py
 import numpy as np
@@ -163,12 +164,20 @@ def test_inspect_shows_a_nan_and_says_it_is_bad(tmp_path, capsys):
     assert not (tmp_path / "copy.npz").exists()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_no_permission_is_said_before_the_work(tmp_path, capsys):
-    save(small(), f"npz:{tmp_path}/data.npz")
-    locked = tmp_path / "locked"
-    locked.mkdir(mode=0o500)
-    assert "no permission" in refused(capsys, "convert", f"npz:{tmp_path}/data.npz", f"npz:{locked}/data.npz")
+def test_no_permission_is_said_before_the_work(capsys):
+    # Root may write anywhere, so it steps down for this; pytest's own folders would then be closed to it.
+    with TemporaryDirectory() as folder:
+        locked = Path(folder) / "locked"
+        save(small(), f"npz:{folder}/data.npz")
+        locked.mkdir(mode=0o500)
+        Path(folder).chmod(0o755)
+        user = os.geteuid()
+        try:
+            os.seteuid(user or 65534)
+            message = refused(capsys, "convert", f"npz:{folder}/data.npz", f"npz:{locked}/data.npz")
+        finally:
+            os.seteuid(user)
+    assert "no permission" in message
 
 
 def test_collect_saves_where_it_is_told_and_says_so(tmp_path, capsys):

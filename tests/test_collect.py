@@ -55,7 +55,7 @@ def test_collected_set_knows_its_environment_and_its_scale():
 @pytest.mark.parametrize("task", TASKS)
 def test_quality_rises_from_replay_to_expert(task):
     means = {
-        kind: collect(Collect(f"{task}/{kind}", transitions=8_000, processes=2)).returns.mean()
+        kind: collect(Collect(f"{task}/{kind}", transitions=4_000, processes=2)).returns.mean()
         for kind in ("medium-replay", "medium", "expert")
     }
     assert means["medium-replay"] < means["medium"] < means["expert"]
