@@ -58,11 +58,18 @@ class Critics(eqx.Module):
         return network(jnp.concatenate([observation, action], -1))[..., 0]
 
 
-class State(eqx.Module):
+class Networks(eqx.Module):
+    """Actor and critics, and the targets that follow them."""
+
     actor: Actor
     critics: Critics
     target_actor: Actor
     target_critics: Critics
+
+
+class State(Networks):
+    """The networks with their optimisers, where training is online."""
+
     actor_optimiser: optax.OptState
     critic_optimiser: optax.OptState
 
@@ -75,6 +82,31 @@ def part(batch: Batch, index: int) -> Batch:
 def towards(target: Any, trained: Any, rate: float) -> Any:
     """The target network, moved by `rate` of the way to the trained one."""
     return jax.tree.map(lambda old, new: old + rate * (new - old), target, trained)
+
+
+def networks(key: PRNGKeyArray, observations: int, bound: tuple[float, ...], hidden: tuple[int, ...]) -> Networks:
+    """Networks for this many observation dimensions and actions within ±`bound`."""
+    actor_key, critic_key = jax.random.split(key)
+    actor = Actor(MLP(observations, hidden, len(bound), actor_key), bound)
+    critics = Critics(observations + len(bound), hidden, critic_key)
+    # The targets are copies, not the same arrays, so that a jitted update can take the whole state's memory.
+    return Networks(actor, critics, *jax.tree.map(jnp.array, (actor, critics)))
+
+
+def smoothed_target(
+    model: Networks, batch: Any, key: PRNGKeyArray, discount: float, noise: float, noise_clip: float
+) -> Float[Array, "*batch"]:
+    """r + γ min Q'(s', a') with a' a little off the target policy's; nothing follows a terminated step."""
+    bound = jnp.asarray(model.actor.bound)
+    away = bound * jnp.clip(noise * jax.random.normal(key, batch.action.shape), -noise_clip, noise_clip)
+    action = jnp.clip(model.target_actor(batch.next_observation) + away, -bound, bound)
+    value = model.target_critics(batch.next_observation, action).min(0)
+    return batch.reward + discount * (1 - batch.terminated) * value
+
+
+def critic_error(critics: Critics, batch: Any, target: Float[Array, " batch"]) -> Scalar:
+    """Both critics' mean squared distance from the target."""
+    return jnp.square(critics(batch.observation, batch.action) - target).mean(-1).sum()
 
 
 @dataclass(frozen=True)
@@ -101,14 +133,9 @@ class TD3:
     """Environment steps with random actions before the first update."""
 
     def init(self, key: PRNGKeyArray, observations: int, bound: tuple[float, ...]) -> State:
-        """Networks for this many observation dimensions and actions within ±`bound`."""
-        actor_key, critic_key = jax.random.split(key)
-        actor = Actor(MLP(observations, self.hidden, len(bound), actor_key), bound)
-        critics = Critics(observations + len(bound), self.hidden, critic_key)
+        made = networks(key, observations, bound, self.hidden)
         adam: Any = optax.adam(self.learning_rate)
-        # The targets are copies, not the same arrays, so that a jitted update can take the whole state's memory.
-        target_actor, target_critics = jax.tree.map(jnp.array, (actor, critics))
-        return State(actor, critics, target_actor, target_critics, adam.init(actor), adam.init(critics))
+        return State(**vars(made), actor_optimiser=adam.init(made.actor), critic_optimiser=adam.init(made.critics))
 
     def update(self, state: State, batch: Batch, key: PRNGKeyArray) -> tuple[State, Metrics]:
         """`policy_delay` critic updates, then one of the actor and the targets.
@@ -119,7 +146,7 @@ class TD3:
         target = self.target(state, batch, key)
         critics, critic_optimiser, critic_losses = state.critics, state.critic_optimiser, []
         for i in range(self.policy_delay):
-            loss, gradient = jax.value_and_grad(self.critic_loss)(critics, part(batch, i), target[i])
+            loss, gradient = jax.value_and_grad(critic_error)(critics, part(batch, i), target[i])
             critics, critic_optimiser = self.descend(critics, gradient, critic_optimiser)
             critic_losses.append(loss)
 
@@ -136,16 +163,7 @@ class TD3:
         return state, {"critic_loss": jnp.stack(critic_losses).mean(), "value": target.mean(), "actor_loss": loss}
 
     def target(self, state: State, batch: Batch, key: PRNGKeyArray) -> Float[Array, "*batch"]:
-        """r + γ min Q'(s', a') with a' a little off the target policy's; nothing follows a terminated step."""
-        bound = jnp.asarray(state.actor.bound)
-        noise = self.target_noise * jax.random.normal(key, batch.action.shape)
-        noise = bound * jnp.clip(noise, -self.target_noise_clip, self.target_noise_clip)
-        action = jnp.clip(state.target_actor(batch.next_observation) + noise, -bound, bound)
-        value = state.target_critics(batch.next_observation, action).min(0)
-        return batch.reward + self.discount * (1 - batch.terminated) * value
-
-    def critic_loss(self, critics: Critics, batch: Batch, target: Float[Array, " batch"]) -> Scalar:
-        return jnp.square(critics(batch.observation, batch.action) - target).mean(-1).sum()
+        return smoothed_target(state, batch, key, self.discount, self.target_noise, self.target_noise_clip)
 
     def actor_loss(self, actor: Actor, critics: Critics, batch: Batch) -> Scalar:
         return -critics.first(batch.observation, actor(batch.observation)).mean()
