@@ -1,7 +1,6 @@
 """The fast engine returns what a direct reading of Algorithm 1 does: every step, flag and acceptance."""
 
 from dataclasses import replace
-from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -12,59 +11,12 @@ from hypothesis import strategies as st
 
 from oracle import Oracle, Path
 from trajstitch import graph as graph_module
-from trajstitch.graph import Judge, Models, Reach, StitchGraph, build
-from trajstitch.models.dynamics import Dynamics
-from trajstitch.models.forward import ForwardDynamics
-from trajstitch.models.inverse import InverseDynamics
-from trajstitch.models.reward import GenerativeReward
+from trajstitch.graph import Judge, Reach, StitchGraph, build
 from trajstitch.neighbours import Near
 from trajstitch.stitch import Paths, Rules, one_pass
 from trajstitch.trajectories import Trajectories
 from trajstitch.transitions import Scale
-
-LARGEST = 40
-"""Nodes of the largest random data set; smaller ones are padded by far-off rows, so that nothing compiles twice."""
-
-
-def random_data(random: np.random.Generator, *, coarse: bool) -> Trajectories:
-    """Short random walks in the plane; on a coarse grid, states and distances coincide."""
-    lengths = []
-    while sum(lengths) + len(lengths) < LARGEST:
-        lengths.append(int(min(random.integers(0, 9), LARGEST - sum(lengths) - len(lengths) - 1)))
-    steps, episodes = sum(lengths), len(lengths)
-    walks = [np.cumsum(random.normal(size=(length + 1, 2)) * 0.5, 0) + random.normal(size=2) for length in lengths]
-    observations = np.concatenate(walks).astype(np.float32)
-    offsets = np.concatenate(([0], np.cumsum(lengths)))
-    ends = [stop - 1 for length, stop in zip(lengths, offsets[1:], strict=True) if length]
-    terminated, truncated = np.zeros(steps, bool), np.zeros(steps, bool)
-    terminated[ends] = random.random(len(ends)) < 0.5
-    truncated[ends] = random.random(len(ends)) < 0.7
-    assert len(observations) == steps + episodes == LARGEST
-    return Trajectories(
-        observations=np.round(observations * 2) / 2 if coarse else observations,
-        actions=random.uniform(-1, 1, (steps, 1)).astype(np.float32),
-        rewards=random.normal(size=steps).astype(np.float32),
-        terminated=terminated,
-        truncated=truncated,
-        offsets=offsets,
-    )
-
-
-@cache
-def models() -> Models:
-    """Random networks: what they say matters not, only that both sides heed it."""
-    keys = jax.random.split(jax.random.key(3), 6)
-    data = random_data(np.random.default_rng(0), coarse=False)
-    scale, change = Scale(data.observations), Scale(np.random.default_rng(0).normal(size=(50, 2)))
-    action, reward = Scale(data.actions), Scale(data.rewards[:, None])
-    dynamics = jax.vmap(lambda key: Dynamics(hidden=(8,)).init(key, scale, change))(keys[:3])
-    forward = jax.vmap(lambda key: ForwardDynamics(hidden=(8,)).init(key, (scale, action, change, reward)))(keys[:2])
-    return Models(
-        dynamics,
-        InverseDynamics(hidden=(8,)).init(keys[4], data),
-        GenerativeReward(hidden=(8,)).init(keys[5], data),
-        forward,
-    )
+from worlds import models, random_data
 
 
 def tables(data: Trajectories) -> tuple[np.ndarray, ...]:

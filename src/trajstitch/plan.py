@@ -1,0 +1,164 @@
+"""Exact planning on the graph: the best way to go on from every observed state, by dynamic programming.
+
+Where the paper's greedy passes ask a learned V which candidate is better, a plan solves Bellman's equation on the
+graph itself, with no training:
+
+    V(u) = max( r + γ V(u'),  max over jumps (u, w) of  r̂ − price + γ V(w) )
+
+Nothing follows a termination. After a truncation the world went on: V there is the mean over its near states.
+A plan exploits every error of the models, so r̂ is the lowest of their predictions, and a jump pays for where it may
+miss: the forward ensemble's worst error, times how steeply returns change between near states of the data.
+
+The solution is found by policy iteration. A policy sends every node to one other, so its value is a sum along
+pointers, exact after a few doublings of their reach; a handful of improvements settles the plan.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from trajstitch import console
+from trajstitch.errors import InputError
+from trajstitch.graph import StitchGraph
+from trajstitch.models.value import discounted_returns
+from trajstitch.neighbours import squared_distance
+from trajstitch.stitch import Decisions, best_of
+from trajstitch.trajectories import Trajectories
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the planner takes a step to be worth."""
+
+    discount: float = 0.99
+    """γ: what a reward one step later is worth."""
+    pessimism: float = 1.0
+    """The price of a jump, in units of (the miss it risks × the slope of returns)."""
+    improvements: int = 200
+    """Rounds of policy iteration at most; it stops by itself when nothing changes."""
+
+
+def plan(data: Trajectories, graph: StitchGraph, config: Plan) -> tuple[Decisions, Float[np.ndarray, " nodes"]]:
+    """The decision at every logged step, and V of every node."""
+    edges = graph.edges
+    if np.isnan(edges.reward).any():
+        raise InputError("planning needs the forward model's word on every jump: build the graph with one")
+    price = config.pessimism * slope(data, graph, config.discount) * edges.error.astype(np.float64)
+    gain = edges.reward.astype(np.float64) - price
+    choice, values = solve(
+        step_reward=_by_node(data, len(graph)),
+        last=graph.last,
+        terminal=graph.terminal,
+        near=(graph.near.offsets, graph.near.index),
+        source=edges.source,
+        target=edges.target,
+        gain=gain,
+        discount=config.discount,
+        improvements=config.improvements,
+    )
+    following = values[np.minimum(np.arange(len(graph)) + 1, len(graph) - 1)]
+    margin = edges.low - graph.logged[edges.source]
+    return Decisions(choice, edges, margin, values[edges.target] - following[edges.source]), values
+
+
+def solve(
+    *,
+    step_reward: Float[np.ndarray, " nodes"],
+    last: np.ndarray,
+    terminal: np.ndarray,
+    near: tuple[np.ndarray, np.ndarray],
+    source: np.ndarray,
+    target: np.ndarray,
+    gain: Float[np.ndarray, " edges"],
+    discount: float,
+    improvements: int,
+) -> tuple[np.ndarray, Float[np.ndarray, " nodes"]]:
+    """Policy iteration: the edge that each node jumps along (or -1), and V."""
+    nodes = len(last)
+    itself = np.arange(nodes)
+    open_ends = np.flatnonzero(last & ~terminal)
+    choice = np.full(nodes, -1, np.int64)
+    after = np.zeros(nodes)  # what an episode's last state is worth
+    values = np.zeros(nodes)
+    mean_near = _mean_near(open_ends, last, *near)
+    scale = max(float(np.abs(step_reward).max(initial=0)), float(np.abs(gain).max(initial=0)), 1e-12)
+    enough = 1e-7 * scale / (1 - discount)
+    with console.progress("plan", improvements, "improvements") as advance:
+        for _ in range(improvements):
+            onward = np.where(last, itself, itself + 1)
+            reward = np.where(last, (1 - discount) * after, step_reward)
+            jumps = np.flatnonzero(choice >= 0)
+            onward[jumps], reward[jumps] = target[choice[jumps]], gain[choice[jumps]]
+            values = evaluate(onward, reward, discount)
+
+            step = np.where(last, values, step_reward + discount * values[np.minimum(itself + 1, nodes - 1)])
+            worth = gain + discount * values[target]
+            best = best_of(source, worth, target, nodes)
+            candidate = np.flatnonzero(best >= 0)
+            better = np.full(nodes, -1, np.int64)
+            # A node keeps its course unless another is truly better, so that rounding can't make it waver.
+            rises = candidate[worth[best[candidate]] > np.maximum(step, values)[candidate] + enough]
+            better[rises] = best[rises]
+            back = (choice >= 0) & (step > values + enough)
+            stays = (choice >= 0) & ~back & (better < 0)
+            better[stays] = choice[stays]
+            fresh = after.copy()
+            fresh[open_ends] = mean_near(values)
+            moved = np.abs(fresh - after).max(initial=0)
+            settled = np.array_equal(better, choice) and moved <= enough
+            choice, after = better, fresh
+            advance(1, value=float(values.mean()))
+            if settled:
+                break
+    return choice, values
+
+
+def evaluate(onward: np.ndarray, reward: Float[np.ndarray, " nodes"], discount: float) -> Float[np.ndarray, " nodes"]:
+    """The discounted sum of rewards along each node's pointers, by doubling how far they reach."""
+    total, reach, factor = reward.astype(np.float64), onward, discount
+    while factor > 1e-12:
+        total = total + factor * total[reach]
+        reach = reach[reach]
+        factor = factor * factor
+    return total
+
+
+def slope(data: Trajectories, graph: StitchGraph, discount: float) -> float:
+    """How much returns differ between near states, over their distance in standardised states: the median."""
+    states = (data.observations / np.maximum(data.observations.std(0, dtype=np.float64), 1e-12)).astype(np.float32)
+    usual = float(data.rewards.mean(dtype=np.float64)) / (1 - discount)
+    returns = discounted_returns(data, discount, np.where(data.episode_terminated, 0, usual))
+    nodes = np.random.default_rng(0).permutation(data.state_rows)[:10_000]
+    owner, other = graph.near.of(np.sort(nodes))
+    inside = ~graph.last[other]
+    here, there = np.sort(nodes)[owner[inside]], other[inside]
+    if not len(here):
+        return 0.0
+    by_node = np.zeros(len(graph))
+    by_node[data.state_rows] = returns
+    distance = np.sqrt(squared_distance(states[here], states[there]))
+    apart = distance > 0
+    return float(np.median(np.abs(by_node[here] - by_node[there])[apart] / distance[apart])) if apart.any() else 0.0
+
+
+def _by_node(data: Trajectories, nodes: int) -> Float[np.ndarray, " nodes"]:
+    rewards = np.zeros(nodes)
+    rewards[data.state_rows] = data.rewards
+    return rewards
+
+
+def _mean_near(ends: np.ndarray, last: np.ndarray, offsets: np.ndarray, index: np.ndarray):
+    """A function of V: its mean over the near states of each end that go on, or over all where none is near."""
+    count = offsets[ends + 1] - offsets[ends]
+    owner = np.repeat(np.arange(len(ends)), count)
+    near = index[np.repeat(offsets[ends], count) + np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)]
+    goes_on = ~last[near]
+    owner, near = owner[goes_on], near[goes_on]
+    count = np.bincount(owner, minlength=len(ends))
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        total = np.bincount(owner, values[near], minlength=len(ends))
+        return np.where(count > 0, total / np.maximum(count, 1), values[~last].mean() if (~last).any() else 0.0)
+
+    return mean

@@ -1,0 +1,92 @@
+"""Planning solves Bellman's equation on the graph, as plain value iteration does in the long run."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trajstitch.errors import InputError
+from trajstitch.graph import Judge, Models, Reach, build
+from trajstitch.neighbours import Near
+from trajstitch.plan import Plan, evaluate, plan, slope
+from trajstitch.stitch import Paths, Rules, rebuild
+from worlds import models, random_data
+
+
+def value_iteration(data, graph, gain, discount, sweeps=400):
+    """One state after the other, again and again."""
+    reward = dict(zip(data.state_rows.tolist(), data.rewards.tolist(), strict=True))
+    values = np.zeros(len(graph))
+    for _ in range(sweeps):
+        old = values.copy()
+        for node in range(len(graph)):
+            if graph.terminal[node]:
+                values[node] = 0
+            elif graph.last[node]:
+                near = [n for n in graph.near.of(np.array([node]))[1] if not graph.last[n]]
+                values[node] = np.mean(old[near]) if near else old[~graph.last].mean()
+            else:
+                ways = [reward[node] + discount * old[node + 1]]
+                ways += [
+                    gain[edge] + discount * old[graph.edges.target[edge]]
+                    for edge in range(graph.offsets[node], graph.offsets[node + 1])
+                ]
+                values[node] = max(ways)
+    return values
+
+
+@given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from((0.0, 0.3)))
+@settings(max_examples=10, deadline=None)
+def test_a_plan_equals_value_iteration(seed, coarse, pessimism):
+    data = random_data(np.random.default_rng(seed), coarse=coarse)
+    graph = build(data, models(), Near(k=3), Reach(10.0))
+    config = Plan(discount=0.9, pessimism=pessimism)
+    decisions, values = plan(data, graph, config)
+    gain = graph.edges.reward - pessimism * slope(data, graph, 0.9) * graph.edges.error.astype(np.float64)
+    expected = value_iteration(data, graph, gain, 0.9)
+    np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-4)
+
+    reward = np.zeros(len(graph))
+    reward[data.state_rows] = data.rewards
+    for node in data.state_rows:
+        step = reward[node] + 0.9 * expected[node + 1]
+        edge = decisions.choice[node]
+        if edge >= 0:
+            assert graph.edges.source[edge] == node
+        chosen = step if edge < 0 else gain[edge] + 0.9 * expected[graph.edges.target[edge]]
+        assert chosen == pytest.approx(expected[node], abs=1e-3)
+
+
+def test_a_policy_is_valued_along_its_pointers():
+    # 0 → 1 → 2 → 1: a loop; 3 stays where it is
+    found = evaluate(np.array([1, 2, 1, 3]), np.array([5.0, 1.0, 2.0, 0.5]), 0.9)
+    loop = (1 + 0.9 * 2) / (1 - 0.81)
+    np.testing.assert_allclose(found, [5 + 0.9 * loop, loop, 2 + 0.9 * loop, 5.0])
+
+
+def test_a_planned_walk_gains_what_it_promises():
+    """Undiscounted and without a price, an accepted trajectory is the better one."""
+    data = random_data(np.random.default_rng(4), coarse=False)
+    graph = build(data, models(), Near(k=4), Reach(20.0))
+    decisions, _ = plan(data, graph, Plan(discount=0.95, pessimism=0))
+    paths, summary = rebuild(Paths.of(data), graph, decisions, Judge(models(), data.observations), Rules())
+    found = paths.trajectories()
+    assert summary.accepted > 0
+    assert summary.jumps > 0
+    changed = found.returns != data.returns
+    assert (found.returns > data.returns)[changed].all()
+
+
+def test_a_high_price_leaves_the_data_alone():
+    data = random_data(np.random.default_rng(4), coarse=False)
+    graph = build(data, models(), Near(k=4), Reach(20.0))
+    decisions, _ = plan(data, graph, Plan(pessimism=1e9))
+    assert (decisions.choice < 0).all()
+
+
+def test_planning_without_a_forward_model_is_refused():
+    data = random_data(np.random.default_rng(4), coarse=False)
+    one = models()
+    graph = build(data, Models(one.dynamics, one.inverse, one.reward), Near(k=4), Reach(20.0))
+    with pytest.raises(InputError, match="forward model"):
+        plan(data, graph, Plan())
