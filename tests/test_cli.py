@@ -221,3 +221,21 @@ def test_failed_job_exits_with_one(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("trajstitch.formats.load", broken)
     assert run("inspect", f"npz:{tmp_path}/data.npz") == 1
     assert "the engine stopped" in capsys.readouterr().err
+
+
+def test_terminal_without_our_signs_still_shows_the_report(tmp_path):
+    save(small(), f"npz:{tmp_path}/data.npz")
+    done = subprocess.run(
+        [sys.executable, "-m", "trajstitch", "inspect", f"npz:{tmp_path}/data.npz"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=True,
+    )
+    assert b"15 steps" in done.stdout
+
+
+def test_public_names_stay_what_they_are():
+    for _ in range(2):
+        assert callable(trajstitch.inspect)
+        assert callable(trajstitch.load)
+    assert all(hasattr(trajstitch, name) for name in trajstitch.__all__)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trajstitch.errors import InputError
     from trajstitch.formats import load, save
-    from trajstitch.inspect import inspect
+    from trajstitch.inspection import inspect
     from trajstitch.sets.collect import Collect, collect
     from trajstitch.trajectories import Metadata, Provenance, Trajectories, concatenate
 
@@ -21,7 +21,7 @@ _HOME = {
     "InputError": "errors",
     "load": "formats",
     "save": "formats",
-    "inspect": "inspect",
+    "inspect": "inspection",
     "Collect": "sets.collect",
     "collect": "sets.collect",
     "Metadata": "trajectories",

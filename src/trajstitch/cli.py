@@ -5,6 +5,7 @@ Nothing heavy is imported before the verb is known, so that `--help` is instant.
 
 import difflib
 import importlib
+import io
 import signal
 import sys
 import traceback
@@ -46,6 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0 done, 1 the job failed, 2 bad input or usage."""
     # A terminated job unwinds like any other failure, so that nothing half-made stays behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without our signs shows the rest
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 

@@ -46,11 +46,14 @@ def replay(
     chunks = [slice(start, start + CHUNK) for start in range(0, len(actions), CHUNK)]
     work = [(spec, observations[chunk], actions[chunk]) for chunk in chunks]
     parts = []
-    with one_thread_each(), SPAWN.Pool(min(processes or os.cpu_count() or 1, max(len(work), 1))) as pool:
-        with console.progress("Asking the simulator", len(actions)) as advance:
-            for part in pool.imap(_replay, work):
-                parts.append(part)
-                advance(len(part[1]))
+    with (
+        one_thread_each(),
+        SPAWN.Pool(min(processes or os.cpu_count() or 1, max(len(work), 1))) as pool,
+        console.progress("Asking the simulator", len(actions)) as advance,
+    ):
+        for part in pool.imap(_replay, work):
+            parts.append(part)
+            advance(len(part[1]))
     return Outcome(*(np.concatenate(pieces) for pieces in zip(*parts, strict=True)))
 
 
@@ -80,11 +83,9 @@ def _replay(work: tuple[str, np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.nd
     positions = bare.model.nq
     following, rewards = np.empty_like(observations), np.empty(len(actions))
     known = np.empty(len(actions), bool)
-    import mujoco
-
     for step, (observation, action) in enumerate(zip(observations, actions, strict=True)):
         # Nothing of the step before may linger, such as the solver's warm start.
-        mujoco.mj_resetData(bare.model, bare.data)
+        bare._reset_simulation()
         bare.set_state(np.concatenate(([0.0], observation[: positions - 1])), observation[positions - 1 :])
         known[step] = np.array_equal(bare._get_obs(), observation) and not _clipped(spec, observation[positions - 1 :])
         following[step], rewards[step], *_ = bare.step(action)

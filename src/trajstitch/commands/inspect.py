@@ -8,7 +8,7 @@ from tyro.conf import Positional, arg
 from trajstitch import console, formats
 from trajstitch.commands import print_json
 from trajstitch.commands.columns import ColumnFlags
-from trajstitch.inspect import inspect, render
+from trajstitch.inspection import inspect, render
 
 
 @dataclass(frozen=True)

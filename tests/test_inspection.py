@@ -13,7 +13,7 @@ from rich.console import Console
 from strategies import trajectories
 from trajstitch import spaces
 from trajstitch.environments import spec_json
-from trajstitch.inspect import chart, inspect, render
+from trajstitch.inspection import chart, inspect, render
 from trajstitch.trajectories import Finding, Metadata, Provenance, Trajectories
 
 
