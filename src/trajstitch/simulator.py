@@ -77,6 +77,8 @@ def _rebuildable(environment: Any, size: int) -> Any:
 
 
 def _replay(work: tuple[str, np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    from mujoco import mj_resetData  # pyright: ignore[reportAttributeAccessIssue]
+
     spec, observations, actions = work
     environment = environments.make(Metadata(environment=spec))
     bare = _rebuildable(environment, observations.shape[1])
@@ -85,7 +87,7 @@ def _replay(work: tuple[str, np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.nd
     known = np.empty(len(actions), bool)
     for step, (observation, action) in enumerate(zip(observations, actions, strict=True)):
         # Nothing of the step before may linger, such as the solver's warm start.
-        bare._reset_simulation()
+        mj_resetData(bare.model, bare.data)
         bare.set_state(np.concatenate(([0.0], observation[: positions - 1])), observation[positions - 1 :])
         known[step] = np.array_equal(bare._get_obs(), observation) and not _clipped(spec, observation[positions - 1 :])
         following[step], rewards[step], *_ = bare.step(action)
