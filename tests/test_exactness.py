@@ -13,7 +13,7 @@ from oracle import Oracle, Path
 from trajstitch import graph as graph_module
 from trajstitch.graph import Judge, Reach, StitchGraph, build
 from trajstitch.neighbours import Near
-from trajstitch.stitch import Paths, Rules, one_pass
+from trajstitch.passes import Paths, Rules, one_pass
 from trajstitch.trajectories import Trajectories
 from trajstitch.transitions import Scale
 from worlds import models, random_data

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trajstitch.formats import load, save
     from trajstitch.inspection import inspect
     from trajstitch.sets.collect import Collect, collect
+    from trajstitch.stitching import stitch
     from trajstitch.trajectories import Metadata, Provenance, Trajectories, concatenate
 
 # Looked up on first use, so that `trajstitch --help` and worker processes import only what they need.
@@ -28,6 +29,7 @@ _HOME = {
     "Provenance": "trajectories",
     "Trajectories": "trajectories",
     "concatenate": "trajectories",
+    "stitch": "stitching",
 }
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "inspect",
     "load",
     "save",
+    "stitch",
 ]
 
 

@@ -24,7 +24,6 @@ terminated if it ends in a state after a termination, or else truncated.
 one's size (the paper's formula would accept any change to a trajectory of negative return).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -516,27 +515,3 @@ def _without_idle_jumps(paths: Paths) -> Paths:
 
 def _sums(values: Float[np.ndarray, " steps"], lengths: Integer[np.ndarray, " episodes"]) -> np.ndarray:
     return np.bincount(np.repeat(np.arange(len(lengths)), lengths), values, minlength=len(lengths))
-
-
-Valuer = Callable[[Trajectories, int], Float[np.ndarray, " nodes"]]
-"""(D_k, k) to V of every observed state of the source data."""
-
-
-def passes(
-    data: Trajectories,
-    graph: StitchGraph,
-    judge: Judge,
-    value: Valuer,
-    rules: Rules,
-    count: int,
-    key: PRNGKeyArray | None = None,
-) -> tuple[Paths, list[Summary]]:
-    """K passes, V refitted before each."""
-    import jax
-
-    paths, summaries = Paths.of(data), []
-    for number in range(count):
-        own = None if key is None else jax.random.fold_in(key, number)
-        paths, summary = one_pass(paths, graph, judge, value(paths.trajectories(), number), rules, own)
-        summaries.append(summary)
-    return paths, summaries

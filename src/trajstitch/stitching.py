@@ -1,0 +1,161 @@
+"""Stitch a data set: fit the models, build the graph, improve the trajectories.
+
+    better = trajstitch.stitch(data, preset="default", seed=0)
+
+The three stages are functions of their own (`fit_models`, `graph.build`, `improve`), so that a run can save what
+each one made and go on from there.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import jax
+from jaxtyping import PRNGKeyArray
+
+from trajstitch import console, environments
+from trajstitch.errors import InputError
+from trajstitch.graph import Judge, Models, Reach, StitchGraph, build
+from trajstitch.models.dynamics import Dynamics, fit_dynamics
+from trajstitch.models.forward import ForwardDynamics, fit_forward
+from trajstitch.models.inverse import InverseDynamics, fit_inverse
+from trajstitch.models.reward import GenerativeReward, RegressionReward, fit_reward
+from trajstitch.models.value import TwinValue, Value, fit_value, values
+from trajstitch.models.worth import Worth
+from trajstitch.neighbours import Near
+from trajstitch.passes import Paths, Rules, Summary, one_pass, rebuild
+from trajstitch.plan import Plan, plan
+from trajstitch.trajectories import Trajectories
+
+Preset = Literal["paper", "default", "quick"]
+
+
+@dataclass(frozen=True)
+class Stitching:
+    """Everything that a stitched data set depends on, beside the data and the seed."""
+
+    dynamics: Dynamics = field(default_factory=Dynamics)
+    inverse: InverseDynamics = field(default_factory=InverseDynamics)
+    reward: RegressionReward | GenerativeReward = field(default_factory=RegressionReward)
+    forward: ForwardDynamics | None = None
+    """The judge of consistency; none: no such test."""
+    near: Near = field(default_factory=Near)
+    """Which states are candidates."""
+    reach: Reach = field(default_factory=Reach)
+    """Which candidates a jump may reach."""
+    rules: Rules = field(default_factory=Rules)
+    """How a pass decides and accepts."""
+    plan: Plan | None = None
+    """Plan on the graph; none: the paper's greedy passes with a learned V."""
+    value: TwinValue = field(default_factory=TwinValue)
+    passes: int = 5
+    """Greedy passes, V refitted before each."""
+    sample_latents: bool = False
+    """Draw each action's latent, as the paper does; else take the most plausible action."""
+
+
+PRESETS: dict[str, Stitching] = {
+    "paper": Stitching(reward=GenerativeReward(), sample_latents=True),
+    "default": Stitching(
+        dynamics=Dynamics(steps=50_000, patience=5_000),
+        inverse=InverseDynamics(steps=100_000, learning_rate=3e-4, batch_size=256),
+        reward=RegressionReward(steps=50_000),
+        forward=ForwardDynamics(steps=50_000),
+        reach=Reach(margin=64.0, consistency=0.2),
+        plan=Plan(),
+    ),
+    "quick": Stitching(
+        dynamics=Dynamics(members=3, keep=3, hidden=(128, 128), learning_rate=1e-3, steps=4_000, patience=2_000),
+        inverse=InverseDynamics(hidden=(128, 128), steps=8_000, learning_rate=1e-3, batch_size=256),
+        reward=RegressionReward(hidden=(128, 128), steps=4_000, learning_rate=1e-3),
+        forward=ForwardDynamics(members=2, steps=8_000),
+        reach=Reach(margin=64.0, consistency=0.2),
+        plan=Plan(),
+    ),
+}
+
+RADII = {"hopper": 0.1, "halfcheetah": 3.0, "walker2d": 1.0}
+"""The paper's authors' radius per task, on raw states; for other tasks, `paper` too takes the 16 nearest."""
+
+
+def preset_for(name: Preset | str, data: Trajectories) -> Stitching:
+    """A preset's config for a data set."""
+    if name not in PRESETS:
+        raise InputError(f"unknown preset {name!r}; the presets are {', '.join(PRESETS)}")
+    config = PRESETS[name]
+    if name == "paper":
+        task = environments.task_of(environments.environment_id(data.metadata) or data.metadata.name)
+        if task in RADII:
+            config = replace(config, near=Near(k=None, radius=RADII[task], standardise=False))
+    return config
+
+
+def stitch(
+    data: Trajectories, preset: Preset | Stitching = "default", seed: int = 0, *, passes: int | None = None
+) -> Trajectories:
+    """A better data set from the data alone: every trajectory is the old one or a better one stitched from others.
+
+    Where a model learned nothing, the data comes back as it was. Each step's origin stands in `provenance`.
+    """
+    config = preset if isinstance(preset, Stitching) else preset_for(preset, data)
+    config = config if passes is None else replace(config, passes=passes)
+    models_key, improve_key = jax.random.split(jax.random.key(seed))
+    models, worths = fit_models(config, data, models_key)
+    if not all(worth.learned for worth in worths):
+        failed = ", ".join(worth.model for worth in worths if not worth.learned)
+        console.log(f"nothing was stitched: a model that learned nothing can't judge a jump ({failed})")
+        return Paths.of(data).trajectories()
+    graph = build(data, models, config.near, config.reach)
+    paths, _ = improve(config, data, models, graph, improve_key)
+    return paths.trajectories()
+
+
+def fit_models(config: Stitching, data: Trajectories, key: PRNGKeyArray) -> tuple[Models, list[Worth]]:
+    """The models that no pass changes, and what each is worth."""
+    if data.steps < 2:
+        raise InputError(
+            f"{data.metadata.source or data.metadata.name}: {data.steps} step(s) are too few to learn from"
+        )
+    keys = jax.random.split(key, 4)
+    dynamics, of_dynamics = fit_dynamics(config.dynamics, data, keys[0])
+    inverse, of_inverse = fit_inverse(config.inverse, data, keys[1])
+    reward, of_reward = fit_reward(config.reward, data, keys[2])
+    forward, worths = None, [of_dynamics, of_inverse, of_reward]
+    if config.forward is not None:
+        forward, of_forward = fit_forward(config.forward, data, keys[3])
+        worths.append(of_forward)
+    for worth in worths:
+        console.log(str(worth))
+    return Models(dynamics, inverse, reward, forward), worths
+
+
+def improve(
+    config: Stitching, data: Trajectories, models: Models, graph: StitchGraph, key: PRNGKeyArray
+) -> tuple[Paths, list[Summary]]:
+    """Plan and rebuild, or K greedy passes."""
+    judge = Judge(models, data.observations)
+    value_key, latent_key = jax.random.split(key)
+    paths, summaries = Paths.of(data), []
+
+    def latents(number: int) -> PRNGKeyArray | None:
+        return jax.random.fold_in(latent_key, number) if config.sample_latents else None
+
+    if config.plan is not None:
+        decisions, _ = plan(data, graph, config.plan)
+        paths, summary = rebuild(paths, graph, decisions, judge, config.rules, latents(0))
+        return paths, [_told(0, summary)]
+    value: Value | None = None
+    for number in range(config.passes):
+        value, worth = fit_value(config.value, paths.trajectories(), jax.random.fold_in(value_key, number), value)
+        console.log(str(worth))
+        found = values(value, data.observations)
+        paths, summary = one_pass(paths, graph, judge, found, config.rules, latents(number))
+        summaries.append(_told(number, summary))
+    return paths, summaries
+
+
+def _told(number: int, summary: Summary) -> Summary:
+    console.log(
+        f"pass {number + 1}: {summary.accepted:,} of {summary.proposed:,} rebuilt trajectories accepted, "
+        f"{summary.jumps:,} jumps, mean return {summary.mean_return:,.1f}, best tenth {summary.top_return:,.1f}"
+    )
+    return summary

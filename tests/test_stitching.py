@@ -1,0 +1,79 @@
+"""From data to better data in one call."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from point import collect
+from trajstitch.errors import InputError
+from trajstitch.graph import Reach
+from trajstitch.models.dynamics import Dynamics
+from trajstitch.models.forward import ForwardDynamics
+from trajstitch.models.inverse import InverseDynamics
+from trajstitch.models.reward import RegressionReward
+from trajstitch.models.value import TwinValue
+from trajstitch.neighbours import Near
+from trajstitch.passes import Rules
+from trajstitch.plan import Plan
+from trajstitch.stitching import PRESETS, Stitching, preset_for, stitch
+
+SMALL = Stitching(
+    dynamics=Dynamics(members=2, keep=2, hidden=(16,), learning_rate=3e-3, steps=500, patience=500),
+    inverse=InverseDynamics(hidden=(16,), steps=500, learning_rate=3e-3),
+    reward=RegressionReward(hidden=(16,), steps=500, learning_rate=3e-3),
+    forward=ForwardDynamics(members=2, hidden=(16,), steps=500),
+    near=Near(k=8),
+    reach=Reach(margin=4.0, consistency=0.5),
+    rules=Rules(threshold=0.05),
+    plan=Plan(discount=0.95),
+)
+GREEDY = replace(
+    SMALL, plan=None, passes=2, value=TwinValue(hidden=(16,), steps=500, discount=0.95, warm_steps=500, follow=0.05)
+)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return collect(episodes=40, length=30)
+
+
+@pytest.mark.parametrize("config", [SMALL, GREEDY], ids=["plan", "greedy"])
+def test_returns_rise_by_steps_that_are_possible(data, config):
+    better = stitch(data, config)
+    assert better.returns.mean() > data.returns.mean()
+    assert (better.returns >= data.returns - 1e-3).all()
+    origin = better.provenance
+    assert origin is not None
+    assert 0 < origin.stitched.sum() < better.steps
+    rows = better.state_rows
+    # The point moves by a tenth of its action, give or take its noise: so must the jumps.
+    miss = better.observations[rows + 1] - better.observations[rows] - 0.1 * better.actions
+    assert np.median(np.linalg.norm(miss[origin.stitched], axis=1)) < 0.03
+    logged = ~origin.stitched
+    source = data.first_rows[origin.source_episode] + origin.source_step
+    np.testing.assert_array_equal(better.observations[rows], data.observations[source])
+    np.testing.assert_array_equal(better.observations[rows + 1][logged], data.observations[source + 1][logged])
+    assert better.lengths.max() <= data.lengths.max()
+
+
+def test_one_seed_gives_the_same_bits(data):
+    assert stitch(data, SMALL, seed=3).equals(stitch(data, SMALL, seed=3))
+
+
+def test_noise_comes_back_as_it_was(data, capsys):
+    random = np.random.default_rng(0)
+    noise = replace(data, actions=random.uniform(-1, 1, data.actions.shape).astype(np.float32))
+    assert stitch(noise, SMALL).equals(noise)
+    assert "learned nothing" in capsys.readouterr().err
+
+
+def test_presets_are_what_they_say():
+    hopper = replace(collect(episodes=2), metadata=replace(collect(episodes=2).metadata, name="hopper-medium-v2"))
+    paper = preset_for("paper", hopper)
+    assert paper.near == Near(k=None, radius=0.1, standardise=False)
+    assert paper.reach == Reach(margin=0.0)
+    assert preset_for("paper", collect(episodes=2)).near == Near()
+    assert PRESETS["default"].plan is not None
+    with pytest.raises(InputError, match="the presets are paper, default, quick"):
+        preset_for("papr", hopper)
