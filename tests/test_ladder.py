@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from trajstitch.errors import InputError
 from trajstitch.policies.td3 import TD3
-from trajstitch.sets.expert import Expert, Run, build_ladder, choose, expert
+from trajstitch.sets.expert import Expert, build_ladder, choose, expert
 from trajstitch.sets.ladder import (
     SHIPPED,
     TASKS,
@@ -28,6 +28,7 @@ from trajstitch.sets.ladder import (
 )
 from trajstitch.sets.ladder_report import ladder_report, write_report
 from trajstitch.sets.rollout import Environment, Exploration, environment, evaluate, explorer
+from trajstitch.sets.training_run import TrainingRun
 
 TINY = TD3(hidden=(8, 8), batch_size=8, start_steps=40)
 
@@ -182,12 +183,12 @@ def test_last_observation_is_kept_and_time_limits_are_not_terminations(name: str
 def test_training_keeps_every_checkpoint_and_leaves_nothing_else(finished: Path) -> None:
     assert sorted(path.name for path in finished.iterdir()) == [
         "checkpoints",
-        "config.json",
         "evaluations.csv",
         "ladder.safetensors",
+        "run.json",
         "snapshot.safetensors",
     ]
-    run = Run(finished)
+    run = TrainingRun.open(finished)
     assert run.checkpoints() == [100, 200, 300, 400]
     assert sorted(run.evaluations) == [(seed, steps) for seed in (0, 1) for steps in run.checkpoints()]
     ladder = load_ladder(finished / "ladder.safetensors")
@@ -211,12 +212,12 @@ def test_killed_run_resumes_to_the_same_bits(finished: Path, tmp_path: Path) -> 
     assert not (folder / "checkpoints" / "000000400.safetensors").exists(), "it was killed too late"
     with pytest.raises(InputError, match="--resume"):
         expert(tiny(folder), TINY)
-    with pytest.raises(InputError, match="was started with seed 0"):
+    with pytest.raises(InputError, match="was started with seed = 0"):
         expert(tiny(folder, seed=1, resume=True), TINY)
 
     expert(tiny(folder, resume=True), TINY)
-    assert Run(folder).curves() == Run(finished).curves()
-    for steps in Run(finished).checkpoints():
+    assert TrainingRun.open(folder).curves() == TrainingRun.open(finished).curves()
+    for steps in TrainingRun.open(finished).checkpoints():
         name = f"checkpoints/{steps:09}.safetensors"
         expected, got = load_file(finished / name), load_file(folder / name)
         assert expected.keys() == got.keys()
@@ -264,7 +265,7 @@ def test_missing_mujoco_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="not the folder of a training run"):
+    with pytest.raises(InputError, match="not the folder of a run"):
         build_ladder(tmp_path)
 
 

@@ -16,14 +16,13 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from trajstitch.errors import InputError
 from trajstitch.formats.atomic import replacing
+from trajstitch.tensors import read_tensors, save_tensors
 
 PACKAGES = ("trajstitch", "jax", "numpy", "gymnasium", "mujoco", "minari")
 
@@ -36,8 +35,13 @@ class Run:
         self.facts = facts
 
     @classmethod
-    def start(cls, folder: Path, kind: str, config: dict[str, Any], *, resume: bool = False) -> "Run":
-        """A new run; with `resume`, the old one of the same kind and configuration."""
+    def start(
+        cls, folder: Path, kind: str, config: dict[str, Any], *, resume: bool = False, command: str | None = None
+    ) -> Self:
+        """A new run; with `resume`, the old one of the same kind and configuration.
+
+        `command` is how to ask for the same again; the command line, unless told.
+        """
         config = json.loads(json.dumps(config))
         if folder.exists() and any(folder.iterdir()):
             if not resume:
@@ -55,7 +59,7 @@ class Run:
             "config": config,
             "versions": versions(),
             "machine": machine(),
-            "command": command(),
+            "command": command or command_line(),
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
         run = cls(folder, facts)
@@ -63,7 +67,7 @@ class Run:
         return run
 
     @classmethod
-    def open(cls, folder: Path, kind: str | None = None) -> "Run":
+    def open(cls, folder: Path, kind: str | None = None) -> Self:
         """A run that is there; `kind` is what it must be a run of."""
         if not (folder / "run.json").is_file():
             raise InputError(f"{folder}: not the folder of a run (there is no run.json in it)")
@@ -103,16 +107,10 @@ class Run:
             raise InputError(f"{self.path(f'{name}.json')}: can't be read ({error})") from error
 
     def write_tensors(self, name: str, tensors: dict[str, np.ndarray], **facts: str) -> None:
-        with replacing(self.path(f"{name}.safetensors"), force=True) as fresh:
-            save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, fresh, facts)
+        save_tensors(tensors, self.path(f"{name}.safetensors"), facts)
 
     def read_tensors(self, name: str) -> dict[str, np.ndarray]:
-        path = self.path(f"{name}.safetensors")
-        try:
-            with safe_open(path, framework="numpy") as file:
-                return {key: file.get_tensor(key) for key in list(file.keys())}
-        except (OSError, SafetensorError) as error:
-            raise InputError(f"{path}: can't be read ({error})") from error
+        return read_tensors(self.path(f"{name}.safetensors"))[0]
 
     def write_tree(self, name: str, tree: Any, **facts: str) -> None:
         """Save a pytree of arrays (a model, a training state) under the paths of its leaves."""
@@ -156,7 +154,7 @@ def tree_from(tensors: dict[str, np.ndarray], like: Any, where: str) -> Any:
 def _is_key(leaf: Any) -> bool:
     import jax
 
-    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _raw(leaf: Any) -> Any:
@@ -190,7 +188,7 @@ def machine() -> str:
     return cores if device.platform == "cpu" else f"{device.device_kind}, {cores}"
 
 
-def command() -> str:
+def command_line() -> str:
     """The command line as the user would type it again."""
     program = Path(sys.argv[0]).name
     return shlex.join(["trajstitch" if program in ("trajstitch", "__main__.py") else program, *sys.argv[1:]])

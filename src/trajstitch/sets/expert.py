@@ -6,38 +6,29 @@ nothing but its configuration, however fast either side is. All episodes start a
 state can't be saved in general; so a resumed run meets the same data as one that was never stopped.
 """
 
-import csv
-import importlib.metadata
-import json
 import os
-import platform
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from safetensors import safe_open
 from tyro.conf import Positional, arg
 
 from trajstitch import console
 from trajstitch.errors import InputError
-from trajstitch.formats.atomic import replacing
 from trajstitch.sets.ladder import (
     TASKS,
     Checkpoint,
     Ladder,
     Layers,
     first_medium,
-    layers_from,
-    named,
     rounded,
     save_ladder,
-    save_tensors,
 )
 from trajstitch.sets.rollout import (
     Environment,
@@ -49,10 +40,10 @@ from trajstitch.sets.rollout import (
     one_thread_each,
     unflatten,
 )
+from trajstitch.sets.training_run import TrainingRun
 
 if TYPE_CHECKING:
     from trajstitch.policies.td3 import TD3
-    from trajstitch.sets.learner import Learner
 
 CHECKPOINTS = 17
 """Checkpoints of a ladder before its expert."""
@@ -140,7 +131,7 @@ def expert(config: Expert, algorithm: "TD3 | None" = None) -> Path:
     algorithm = algorithm or TD3()
     config.check(algorithm)
     task = environment(config.task)
-    run = Run.open(config, algorithm, task)
+    run = open_run(config, algorithm)
     with one_thread_each():
         train(run, config, algorithm, task)
         ladder = build_ladder(run.folder)
@@ -149,14 +140,23 @@ def expert(config: Expert, algorithm: "TD3 | None" = None) -> Path:
     return run.folder / "ladder.safetensors"
 
 
-def train(run: "Run", config: Expert, algorithm: "TD3", task: Environment) -> None:
+def open_run(config: Expert, algorithm: "TD3") -> TrainingRun:
+    """The run's folder, new or to go on with; where to and with how many evaluators may differ then."""
+    free = ("run", "resume", "evaluators")
+    kept = {field.name: getattr(config, field.name) for field in fields(Expert) if field.name not in free}
+    return TrainingRun.start(
+        config.folder, "expert", kept | {"algorithm": asdict(algorithm)}, resume=config.resume, command=config.command()
+    )
+
+
+def train(run: TrainingRun, config: Expert, algorithm: "TD3", task: Environment) -> None:
     """Train from the run's last snapshot, or from the start, to the last step, and evaluate every checkpoint."""
     from trajstitch.sets.learner import Learner
 
     seeds = [config.seed + i for i in range(config.seeds)]
     sizes = (task.observations, *algorithm.hidden, len(task.bound))
     learner = Learner(algorithm, task, seeds, min(config.replay, config.steps), config.round)
-    begin, recent = run.restore(learner, config)
+    begin, recent = run.restore(learner, config.steps, config.round)
     if begin >= config.steps and not run.unevaluated(seeds):
         return
 
@@ -223,7 +223,7 @@ def train(run: "Run", config: Expert, algorithm: "TD3", task: Environment) -> No
 class Evaluations:
     """Evaluations under way in other processes; each is recorded in the run as it comes."""
 
-    def __init__(self, run: "Run", pool: ProcessPoolExecutor, task: Environment, episodes: int) -> None:
+    def __init__(self, run: TrainingRun, pool: ProcessPoolExecutor, task: Environment, episodes: int) -> None:
         self.run, self.pool, self.task, self.episodes = run, pool, task, episodes
         self.pending: dict[tuple[int, int], Future[list[float]]] = {}
         self.latest: dict[int, float] = {}
@@ -246,136 +246,6 @@ class Evaluations:
         return {"best_return": max(self.latest.values())} if self.latest else {}
 
 
-class Run:
-    """The folder of a training run.
-
-    config.json                   configuration, versions and machine
-    evaluations.csv               a line for each evaluated checkpoint and seed
-    checkpoints/STEPS.safetensors the actors of all seeds after STEPS steps
-    snapshot.safetensors          the learner's state to resume from
-    replay/STEPS.safetensors      the transitions between the snapshot at STEPS and the one before
-    ladder.safetensors            the result
-    """
-
-    COLUMNS = ("seed", "steps", "mean_return", "std_return", "episodes")
-    FREE = ("run", "resume", "evaluators")
-    """What a resumed run may set differently."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        try:
-            self.facts: dict[str, Any] = json.loads((folder / "config.json").read_text())
-        except (OSError, ValueError) as error:
-            raise InputError(f"{folder}: not the folder of a training run ({error})") from error
-        self.evaluations = {(row[0], row[1]): row for row in self._read()}
-
-    @classmethod
-    def open(cls, config: Expert, algorithm: "TD3", task: Environment) -> "Run":
-        folder = config.folder
-        kept = json.loads(
-            json.dumps({name: value for name, value in asdict(config).items() if name not in cls.FREE})
-        ) | {"algorithm": json.loads(json.dumps(asdict(algorithm)))}
-        if folder.exists() and any(folder.iterdir()):
-            if not config.resume:
-                raise InputError(f"{folder} exists already: go on with it by --resume, or name another by --run")
-            run = cls(folder)
-            for name, value in run.facts["config"].items():
-                if kept.get(name) != value:
-                    raise InputError(f"{folder} was started with {name} {value}, not {kept.get(name)}: it can't go on")
-            return run
-        facts = {
-            "config": kept,
-            "environment": asdict(task),
-            "versions": versions(),
-            "machine": machine(),
-            "command": config.command(),
-        }
-        with replacing(folder / "config.json", force=True) as fresh:
-            fresh.write_text(json.dumps(facts, indent=1) + "\n")
-        return cls(folder)
-
-    def _read(self) -> Iterator[tuple[int, int, float, float, int]]:
-        path = self.folder / "evaluations.csv"
-        lines = path.read_text().splitlines()[1:] if path.exists() else []
-        for line in csv.reader(lines):
-            if len(line) == len(self.COLUMNS) and line[-1]:  # a killed run may leave part of a line
-                yield int(line[0]), int(line[1]), float(line[2]), float(line[3]), int(line[4])
-
-    def record(self, seed: int, steps: int, returns: Sequence[float]) -> None:
-        """Add an evaluation."""
-        self.evaluations[seed, steps] = (seed, steps, float(np.mean(returns)), float(np.std(returns)), len(returns))
-        with (self.folder / "evaluations.csv").open("a", newline="") as file:
-            csv.writer(file).writerow(self.evaluations[seed, steps])
-
-    def curves(self) -> dict[int, list[tuple[int, float]]]:
-        """Seed to (steps, mean return), in training order."""
-        curves: dict[int, list[tuple[int, float]]] = {}
-        for seed, steps, mean, *_ in sorted(self.evaluations.values()):
-            curves.setdefault(seed, []).append((steps, mean))
-        return curves
-
-    def checkpoints(self) -> list[int]:
-        """The steps at which there are checkpoints."""
-        return sorted(int(path.stem) for path in (self.folder / "checkpoints").glob("*.safetensors"))
-
-    def unevaluated(self, seeds: Sequence[int]) -> list[tuple[int, int]]:
-        return [
-            (seed, steps) for steps in self.checkpoints() for seed in seeds if (seed, steps) not in self.evaluations
-        ]
-
-    def save_checkpoint(self, steps: int, actors: dict[int, Layers], metrics: dict[str, Any]) -> None:
-        tensors = {}
-        for seed, layers in actors.items():
-            tensors |= named(layers, f"{seed}/")
-        shown = {name: json.dumps(np.asarray(values).tolist()) for name, values in metrics.items()}
-        save_tensors(tensors, self.folder / "checkpoints" / f"{steps:09}.safetensors", {"steps": str(steps)} | shown)
-
-    def layers(self, seed: int, steps: int) -> Layers:
-        tensors, _ = read_tensors(self.folder / "checkpoints" / f"{steps:09}.safetensors")
-        return layers_from(tensors, f"{seed}/")
-
-    def save_snapshot(self, steps: int, learner: "Learner", rows: np.ndarray) -> None:
-        """Save everything needed to go on; `rows` are the transitions since the last snapshot."""
-        save_tensors({"rows": rows}, self.folder / "replay" / f"{steps:09}.safetensors", {"steps": str(steps)})
-        save_tensors(learner.tensors(), self.folder / "snapshot.safetensors", {"steps": str(steps)})
-        for path in (self.folder / "replay").glob("*.safetensors"):
-            if int(path.stem) <= steps - self.facts["config"]["replay"] - rows.shape[1]:
-                path.unlink()
-
-    def restore(self, learner: "Learner", config: Expert) -> tuple[int, np.ndarray | None]:
-        """Bring the learner to where the run goes on; return its steps and the last round's transitions.
-
-        What the run wrote after that point goes, and is made again.
-        """
-        if config.steps in self.checkpoints():
-            return config.steps, None
-        begin, recent = 0, None
-        if (self.folder / "snapshot.safetensors").exists():
-            tensors, facts = read_tensors(self.folder / "snapshot.safetensors")
-            begin = int(facts["steps"])
-            paths = sorted((self.folder / "replay").glob("*.safetensors"))
-            rows = [read_tensors(path)[0]["rows"] for path in paths if int(path.stem) <= begin]
-            replay = np.concatenate(rows, axis=1)
-            recent = replay[:, -config.round :]
-            learner.restore(tensors, replay[:, : -config.round], begin - config.round)
-            console.log(f"{self.folder}: going on from step {begin:,}")
-        for steps in self.checkpoints():
-            if steps > begin:
-                (self.folder / "checkpoints" / f"{steps:09}.safetensors").unlink()
-        self.evaluations = {key: row for key, row in self.evaluations.items() if key[1] <= begin}
-        with (
-            replacing(self.folder / "evaluations.csv", force=True) as fresh,
-            fresh.open("w", newline="") as file,
-        ):
-            csv.writer(file).writerows([self.COLUMNS, *self.evaluations.values()])
-        return begin, recent
-
-
-def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    with safe_open(path, framework="numpy") as file:
-        return {name: file.get_tensor(name) for name in sorted(file.keys())}, file.metadata() or {}
-
-
 def build_ladder(folder: Path) -> Ladder:
     """The ladder of a run, from the checkpoints evaluated so far; written to the run's ladder.safetensors.
 
@@ -383,7 +253,7 @@ def build_ladder(folder: Path) -> Ladder:
     decides. The expert is the steadiest of those ten: highest mean return less one standard deviation. The chosen
     policies are rounded to half precision and measured again, on 20 episodes that had no part in the choice.
     """
-    run = Run(folder)
+    run = TrainingRun.open(folder, "expert")
     curves = run.curves()
     if not curves:
         raise InputError(f"{folder}: no checkpoint has been evaluated yet")
@@ -394,7 +264,7 @@ def build_ladder(folder: Path) -> Ladder:
     policies = [rounded(run.layers(seed, steps)) for steps in chosen]
 
     facts = run.facts
-    task = Environment(**facts["environment"] | {"bound": tuple(facts["environment"]["bound"])})
+    task = environment(facts["config"]["task"])
     console.log(
         f"{facts['config']['task']}: seed {seed} is the best of {len(curves)}; measuring {len(chosen)} policies"
     )
@@ -434,30 +304,6 @@ def choose(curve: Sequence[tuple[int, float]]) -> list[int]:
         left = [i for i in later if i not in chosen]
         chosen.append(min(left, key=lambda i: abs(returns[i] - level)))
     return [*early, *sorted(chosen), expert]
-
-
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in ("trajstitch", "jax", "gymnasium", "mujoco", "numpy"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def machine() -> str:
-    """The accelerator, the processor and how many of its cores this machine has."""
-    import jax
-
-    device = jax.devices()[0]
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        processor = platform.machine()
-    cores = f"{os.cpu_count()} × {processor}"
-    return cores if device.platform == "cpu" else f"{device.device_kind}, {cores}"
 
 
 def main() -> None:

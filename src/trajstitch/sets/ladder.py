@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from trajstitch.errors import InputError
-from trajstitch.formats.atomic import replacing
+from trajstitch.tensors import read_tensors, save_tensors
 
 TASKS = {"hopper": "Hopper-v5", "walker2d": "Walker2d-v5", "halfcheetah": "HalfCheetah-v5"}
 SHIPPED = Path(__file__).parent / "ladders"
@@ -90,9 +88,8 @@ def load_ladder(task_or_path: str | Path) -> Ladder:
             raise InputError(f"{path}: no such ladder file; `trajstitch expert TASK` trains one")
         raise InputError(unknown_task(str(task_or_path)))
     try:
-        with safe_open(path, framework="numpy") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name).astype(np.float32) for name in sorted(file.keys())}
+        tensors, header = read_tensors(path)
+        tensors = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
         checkpoints = json.loads(header["checkpoints"])
         return Ladder(
             task=header["task"],
@@ -109,7 +106,7 @@ def load_ladder(task_or_path: str | Path) -> Ladder:
             machine=header["machine"],
             command=header["command"],
         )
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not a ladder file ({error}); `trajstitch expert TASK` writes one") from error
 
 
@@ -141,13 +138,6 @@ def save_ladder(ladder: Ladder, path: str | Path) -> None:
             "command": ladder.command,
         },
     )
-
-
-def save_tensors(tensors: dict[str, np.ndarray], path: str | Path, metadata: dict[str, str]) -> None:
-    """Write a safetensors file whole or not at all."""
-    with replacing(Path(path), force=True) as fresh:
-        save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, fresh, metadata)
-        fresh.chmod(0o644)  # safetensors makes files that others can't read
 
 
 def named(layers: Layers, prefix: str = "") -> dict[str, np.ndarray]:
