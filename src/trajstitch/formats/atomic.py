@@ -107,12 +107,8 @@ def _alive(process: int) -> bool:
 
 
 def _as_input_error(error: OSError, target: Path) -> InputError:
-    text = str(error)
-    # HDF5 names the number only in its message.
-    codes = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EACCES, errno.EROFS)
-    number = error.errno or next((code for code in codes if f"errno = {code}," in text), None)
-    if number in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+    if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
         return InputError(f"{target}: the disk is full; nothing was written: free some space or choose another place")
-    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return InputError(f"{target}: no permission to write there: choose another place")
-    return InputError(f"{target}: can't be written ({error.strerror or text}); nothing was written")
+    return InputError(f"{target}: can't be written ({error.strerror or error}); nothing was written")

@@ -191,7 +191,7 @@ def _others(file: h5py.File) -> tuple[dict[str, Any], list[str]]:
 # Writing
 
 
-def _write(file: h5py.File, data: Trajectories, description: str) -> None:
+def _write(file: hdf5.Output, data: Trajectories, description: str) -> None:
     ends = np.zeros(data.steps, bool)
     ends[data.offsets[1:][data.lengths > 0] - 1] = True
     timeouts = data.truncated | (ends & ~data.terminated)
@@ -207,13 +207,12 @@ def _write(file: h5py.File, data: Trajectories, description: str) -> None:
     if data.provenance is not None:
         columns |= {f"infos/provenance/{item.name}": getattr(data.provenance, item.name) for item in fields(Provenance)}
     for key, values in {**columns, OURS: to_json(data.metadata)}.items():
-        # Flushed while it is open: were it only closed, h5py would swallow that the disk is full.
-        file.create_dataset(key, data=values).flush()
+        file[key] = values
     with console.progress(description, 2 * data.steps) as advance:
         for key, shift in (("observations", 0), ("next_observations", 1)):
             target = file.create_dataset(key, (data.steps, data.observation_size), data.observations.dtype)
             for start in range(0, data.steps, BLOCK):
                 rows = data.state_rows[start : start + BLOCK]
                 target[start : start + BLOCK] = data.observations[rows + shift]
+                file.check()
                 advance(len(rows))
-            target.flush()

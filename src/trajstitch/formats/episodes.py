@@ -151,7 +151,9 @@ def _join(name: str, space: Space, arrays: dict[str, np.ndarray]) -> Shaped[np.n
 # Writing
 
 
-def write(file: h5py.File, data: Trajectories, observation_space: Space, action_space: Space, description: str) -> None:
+def write(
+    file: hdf5.Output, data: Trajectories, observation_space: Space, action_space: Space, description: str
+) -> None:
     """Write every episode into an empty file."""
     parts = [
         *(
@@ -171,7 +173,7 @@ def write(file: h5py.File, data: Trajectories, observation_space: Space, action_
     integer, scalar = h5t.py_create(np.dtype(np.int64)), h5s.create(h5s.SCALAR)
     nested = h5p.create(h5p.LINK_CREATE)
     nested.set_create_intermediate_group(True)
-    # Without a cache, what the disk has no room for is an error where it is written, not one that h5py swallows later.
+    # Each chunk is written once: a cache would only copy it.
     uncached = h5p.create(h5p.DATASET_ACCESS)
     uncached.set_chunk_cache(0, 0, 1.0)
     layouts: dict[tuple[int, int], tuple[h5s.SpaceID, h5p.PropDCID]] = {}
@@ -185,6 +187,7 @@ def write(file: h5py.File, data: Trajectories, observation_space: Space, action_
                 layout = layouts.get((number, steps)) or layouts.setdefault((number, steps), _layout(rows))
                 dataset = h5d.create(group, names[number], types[number], *layout, nested, uncached)
                 dataset.write(h5s.ALL, h5s.ALL, rows, types[number])
+            file.check()
             advance(steps)
 
 

@@ -1,10 +1,10 @@
 """HDF5 files: every way in which one can't be read or written, as one clear error."""
 
-import os
-import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import h5py
 
@@ -39,34 +39,61 @@ def reading(path: Path, source: str) -> Iterator[h5py.File]:
         raise InputError(f"{source}: the file is damaged ({reason}): copy or download it again") from error
 
 
+class Output(h5py.File):
+    """A file that is being written: `check` it now and then."""
+
+    disk: "_Disk"
+
+    def check(self) -> None:
+        """Raise if something could not be written."""
+        self.disk.check()
+
+
 @contextmanager
-def writing(path: Path) -> Iterator[h5py.File]:
-    """Create a file. What HDF5 can't write raises an OSError with its number, whatever HDF5 itself made of it."""
-    file = h5py.File(path, "w", track_order=True)
-    try:
-        _limit_metadata_cache(file)
-        yield file
-        file.close()
-    except BaseException as error:
-        _abandon(file, path)
-        number = re.search(r"errno = (\d+)", str(error))
-        if number:
-            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
-        raise
+def writing(path: Path) -> Iterator[Output]:
+    """Create a file. What the disk does not take raises the system's own OSError, here or in `check`."""
+    with _Disk(path, "w+") as disk:
+        try:
+            with Output(disk, "w", track_order=True) as file:
+                file.disk = disk
+                _limit_metadata_cache(file)
+                yield file
+        except Exception:
+            disk.check()
+            raise
+        disk.check()
+
+
+class _Disk(FileIO):
+    """Where HDF5 writes, as far as it can tell without fail: a file whose data HDF5 can't write it never closes, prints
+    tracebacks about, and crashes on later. So errors are kept here, and what follows one is dropped."""
+
+    error: OSError | None = None
+
+    def write(self, content: Any, /) -> int:
+        left = memoryview(content).cast("B")
+        size = len(left)
+        while left and self.error is None:
+            try:
+                left = left[super().write(left) :]
+            except OSError as error:
+                self.error = error
+        return size
+
+    def truncate(self, size: int | None = None, /) -> int:
+        if self.error is None:
+            try:
+                return super().truncate(size)
+            except OSError as error:
+                self.error = error
+        return 0
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
 
 
 def _limit_metadata_cache(file: h5py.File) -> None:
     settings = file.id.get_mdc_config()
     settings.max_size = LARGEST_METADATA_CACHE
     file.id.set_mdc_config(settings)
-
-
-def _abandon(file: h5py.File, path: Path) -> None:
-    """Close a file that won't be used. HDF5 insists on writing what it holds, for which emptying the file makes room;
-    if that fails too, the file's handle is left to the end of the process, as h5py would print a traceback."""
-    with suppress(OSError):
-        os.truncate(path, 0)
-    try:
-        file.close()
-    except (OSError, RuntimeError, ValueError):
-        file.id.locked = True
