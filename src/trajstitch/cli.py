@@ -18,6 +18,7 @@ VERBS = {
     "collect": "make a built-in set by rolling out the shipped policies",
     "inspect": "show what is in a data set, and check it",
     "convert": "copy a data set from one format to another",
+    "stitch": "make a better data set out of one, from its own trajectories",
     "expert": "train a ladder of policies (TD3) for the built-in sets",
 }
 
