@@ -19,6 +19,7 @@ VERBS = {
     "inspect": "show what is in a data set, and check it",
     "convert": "copy a data set from one format to another",
     "stitch": "make a better data set out of one, from its own trajectories",
+    "truth": "ask the simulator how real a run's jumps are",
     "expert": "train a ladder of policies (TD3) for the built-in sets",
 }
 

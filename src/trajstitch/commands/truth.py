@@ -1,0 +1,79 @@
+"""`trajstitch truth RUN`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.table import Table
+from tyro.conf import Positional, arg
+
+from trajstitch import console, formats
+from trajstitch.commands import print_json
+from trajstitch.commands.columns import ColumnFlags
+from trajstitch.errors import InputError
+from trajstitch.graph import StitchGraph
+from trajstitch.runs import Run
+from trajstitch.truth import report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command(ColumnFlags):
+    """Ask the simulator how real a run's jumps are: set it to the state, take the action, compare.
+
+    For MuJoCo tasks whose observation shows the whole state, such as Hopper, Walker2d and HalfCheetah. The error is
+    given over the step's own length: 0 is real, 1 is as wrong as staying put.
+    """
+
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """The folder of a `trajstitch stitch` run."""
+    steps: int = 20_000
+    """At most so many jumps, and so many edges of the graph, are asked about."""
+    json: bool = False
+    """Print JSON instead of tables."""
+
+    def execute(self) -> None:
+        run = Run.open(self.run, "stitch")
+        if not run.has("passes"):
+            raise InputError(f"{self.run}: nothing was stitched in this run, or it isn't finished: --resume it first")
+        source = run.facts["config"]["source"]
+        data = formats.load(source, columns=self.mapping(source))
+        stitched = formats.load(f"npz:{run.path('result.npz')}")
+        facts = report(data, stitched, StitchGraph.load(run.path("graph.safetensors")), self.steps)
+        run.write_json("truth", facts)
+        if self.json:
+            print_json(facts)
+        else:
+            show(facts)
+
+
+def show(facts: dict[str, Any]) -> None:
+    out = console.stdout()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("", "steps", "error / length", "quartiles", "reward error"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for name, title in (("logged", "logged steps"), ("jumps", "jumps made"), ("edges", "all edges")):
+        one = facts.get(name, {"steps": 0})
+        if one["steps"]:
+            low, high = one["quartiles"]
+            row = (f"{one['median_ratio']:.3f}", f"{low:.3f} to {high:.3f}", f"{one['median_reward_error']:.3f}")
+            table.add_row(
+                {"logged": "logged steps", "jumps": "jumps made", "edges": "all edges"}[name], f"{one['steps']:,}", *row
+            )
+    out.print(table)
+    for key, title in (("by_consistency", "consistency"), ("by_margin", "likelihood margin")):
+        if facts.get(key):
+            table = Table(box=None, pad_edge=False, header_style="bold")
+            for name in (title, "edges", "error / length"):
+                table.add_column(name, justify="right" if name != title else "left", no_wrap=True)
+            for row in facts[key]:
+                low, high = ("…" if bound is None else f"{bound:g}" for bound in (row["from"], row["to"]))
+                table.add_row(f"{low} to {high}", f"{row['edges']:,}", f"{row['median_ratio']:.3f}")
+            out.print()
+            out.print(table)
+    ranks = facts.get("rank_correlation", {})
+    if ranks and None not in ranks.values():
+        out.print(
+            f"\nRank correlation of the true error with consistency {ranks['consistency']:.2f}, "
+            f"with the likelihood {ranks['likelihood']:.2f}",
+            soft_wrap=True,
+        )
