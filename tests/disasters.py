@@ -10,26 +10,34 @@ from signal import Signals
 from tempfile import TemporaryDirectory
 from textwrap import dedent
 
+import numpy as np
 import pytest
 
-PRELUDE = """
-import numpy as np
-from trajstitch import formats
-from trajstitch.errors import InputError
 from trajstitch.trajectories import Trajectories
 
-episodes, length, size = 60, 100, 17
-steps = episodes * length
-data = Trajectories(
-    observations=np.random.default_rng(0).normal(size=(steps + episodes, size)),
-    actions=np.zeros((steps, 6)),
-    rewards=np.zeros(steps),
-    terminated=np.zeros(steps, bool),
-    truncated=np.arange(1, steps + 1) % length == 0,
-    offsets=np.arange(0, steps + 1, length),
-)
+
+def two_megabytes() -> Trajectories:
+    """A set that takes about 2 MB in either HDF5 layout."""
+    episodes, length, size = 60, 100, 17
+    steps = episodes * length
+    return Trajectories(
+        observations=np.random.default_rng(0).normal(size=(steps + episodes, size)),
+        actions=np.zeros((steps, 6)),
+        rewards=np.zeros(steps),
+        terminated=np.zeros(steps, bool),
+        truncated=np.arange(1, steps + 1) % length == 0,
+        offsets=np.arange(0, steps + 1, length),
+    )
+
+
+PRELUDE = """
+import sys
+from disasters import two_megabytes
+from trajstitch import formats
+from trajstitch.errors import InputError
+
+data, uri = two_megabytes(), sys.argv[1]
 """
-"""A set of about 1.2 MB, which D4RL's layout stores in 2 MB."""
 
 
 def kill_while_saving(uri: str, signal: Signals) -> None:
@@ -59,7 +67,7 @@ def kill_while_saving(uri: str, signal: Signals) -> None:
 def save_with_little_room(uri: str, room: int) -> str:
     """What is said when no file may grow beyond `room` bytes. The error alone: HDF5 must print nothing of its own."""
     code = """
-        import resource, sys
+        import resource
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), -1))
         try:
             formats.save(data, uri)
@@ -112,10 +120,9 @@ def leftovers(folder: Path) -> list[str]:
 
 
 def _start(code: str, uri: str, *arguments: str, stdin: int | None = None) -> subprocess.Popen[str]:
-    program = f"{PRELUDE}\nimport sys\nuri = sys.argv[1]\n{dedent(code)}"
-    command = [sys.executable, "-W", "error", "-c", program, uri, *arguments]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe, text=True, env=os.environ.copy())
+    command = [sys.executable, "-W", "error", "-c", PRELUDE + dedent(code), uri, *arguments]
+    pipe, here = subprocess.PIPE, Path(__file__).parent
+    return subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe, text=True, cwd=here)
 
 
 def _said(process: subprocess.Popen[str]) -> str:
