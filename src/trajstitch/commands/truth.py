@@ -56,9 +56,7 @@ def show(facts: dict[str, Any]) -> None:
         if one["steps"]:
             low, high = one["quartiles"]
             row = (f"{one['median_ratio']:.3f}", f"{low:.3f} to {high:.3f}", f"{one['median_reward_error']:.3f}")
-            table.add_row(
-                {"logged": "logged steps", "jumps": "jumps made", "edges": "all edges"}[name], f"{one['steps']:,}", *row
-            )
+            table.add_row(title, f"{one['steps']:,}", *row)
     out.print(table)
     for key, title in (("by_consistency", "consistency"), ("by_margin", "likelihood margin")):
         if facts.get(key):
