@@ -153,6 +153,15 @@ def test_a_corl_reader_never_steps_from_one_episode_into_the_next(tmp_path: Path
     assert d4rl.load(str(tmp_path / "ours.hdf5")).equals(data)
 
 
+def test_no_row_ends_twice_for_readers_that_refuse_that(tmp_path: Path) -> None:
+    both = small(truncated=np.array([0, 1, 0, 0, 1], bool))
+    d4rl.save(both, str(tmp_path / "ours.hdf5"), force=False)
+    arrays = read_as_d4rl_does(str(tmp_path / "ours.hdf5"))
+    assert arrays["terminals"].tolist() == [False, True, False, False, False]
+    assert arrays["timeouts"].tolist() == [False, False, False, False, True]
+    assert d4rl.load(str(tmp_path / "ours.hdf5")).equals(both)
+
+
 def test_episodes_without_steps_are_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = small(observations=np.arange(16.0).reshape(8, 2), offsets=np.array([0, 2, 2, 5]))
     d4rl.save(data, str(tmp_path / "ours.hdf5"), force=False)

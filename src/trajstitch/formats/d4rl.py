@@ -5,11 +5,11 @@ files, and beside D4RL's own arrays:
 
 metadata/trajstitch     our metadata as JSON text, which makes the file ours: everything comes back as it was
 infos/episode           each row's episode
-infos/truncated         the truncations, where timeouts also mark ends of which the data knows no reason
+infos/truncated         the truncations, where they are not the timeouts
 infos/provenance/*      where each step comes from, if the data knows
 
-D4RL's readers take the next row as the next state unless a row is marked, so timeouts marks every end that is not a
-termination.
+D4RL's readers take the next row as the next state unless a row is marked, and some refuse rows that are marked twice:
+so `timeouts` are all the ends that are not terminations, whatever the data knows of them.
 """
 
 from dataclasses import fields, replace
@@ -194,7 +194,7 @@ def _others(file: h5py.File) -> tuple[dict[str, Any], list[str]]:
 def _write(file: hdf5.Output, data: Trajectories, description: str) -> None:
     ends = np.zeros(data.steps, bool)
     ends[data.offsets[1:][data.lengths > 0] - 1] = True
-    timeouts = data.truncated | (ends & ~data.terminated)
+    timeouts = (data.truncated | ends) & ~data.terminated
     columns = {
         "actions": data.actions,
         "rewards": data.rewards,
