@@ -102,7 +102,7 @@ def neighbours(
     if method == "approximate":
         return _approximate(states, group, near)
     engine = {"tree": _tree, "flat": _flat, "accelerator": _accelerator}[method](states)
-    return _search(engine, np.arange(len(states)), states, group, near, exact=True)
+    return _search(engine, np.arange(len(states)), states, group, near)
 
 
 def choose(rows: int, dimensions: int) -> Method:
@@ -113,9 +113,8 @@ def choose(rows: int, dimensions: int) -> Method:
     return "tree" if dimensions <= TREE_DIMENSIONS else "flat"
 
 
-def _search(
-    engine: Engine, rows: np.ndarray, states: Rows, group: np.ndarray, near: Near, *, exact: bool
-) -> Neighbours:
+def _search(engine: Engine, rows: np.ndarray, states: Rows, group: np.ndarray, near: Near) -> Neighbours:
+    """Ask the engine for more and more until every row's neighbours are complete, as far as the engine sees."""
     total = len(states)
     counts = np.zeros(len(rows), np.int64)
     parts: list[tuple[np.ndarray, np.ndarray]] = []  # (positions in rows, their neighbours in turn)
@@ -125,7 +124,6 @@ def _search(
         while len(pending):
             unsure: list[np.ndarray] = []
             block = max(1, min(BLOCK, 2**22 // wanted))
-            everything = not exact or wanted == total
             settling: deque[tuple[np.ndarray, Future]] = deque()
             for start in range(0, len(pending) + block * (os.cpu_count() or 1), block):
                 part = pending[start : start + block]
@@ -135,7 +133,7 @@ def _search(
                 if settling and (not len(part) or len(settling) > (os.cpu_count() or 1)):
                     part, future = settling.popleft()
                     kept, index, sure = future.result()
-                    sure |= everything
+                    sure |= wanted == total
                     counts[part[sure]] = kept[sure]
                     parts.append((part[sure], index[np.repeat(sure, kept)]))
                     unsure.append(part[~sure])
@@ -269,10 +267,10 @@ def _approximate(states: Rows, group: np.ndarray, near: Near) -> Neighbours:
     index.train(states[np.sort(np.random.default_rng(0).permutation(len(states))[: 64 * lists])])  # pyright: ignore[reportCallIssue]
     index.add(states)  # pyright: ignore[reportCallIssue]
     sample = np.sort(np.random.default_rng(1).permutation(len(states))[:SAMPLE])
-    truth = _search(_flat(states), sample, states, group, near, exact=True)
+    truth = _search(_flat(states), sample, states, group, near)
     index.nprobe = 8
     while True:
-        found = _search(_faiss(index, states), sample, states, group, near, exact=False)
+        found = _search(_faiss(index, states), sample, states, group, near)
         recall = _recall(found, truth)
         if recall >= near.recall or index.nprobe >= lists:
             break
@@ -281,7 +279,7 @@ def _approximate(states: Rows, group: np.ndarray, near: Near) -> Neighbours:
         f"neighbours: approximate index of {lists} lists, {index.nprobe} probed, "
         f"recall {recall:.4f} on {len(sample)} states"
     )
-    return _search(_faiss(index, states), np.arange(len(states)), states, group, near, exact=False)
+    return _search(_faiss(index, states), np.arange(len(states)), states, group, near)
 
 
 def _recall(found: Neighbours, truth: Neighbours) -> float:
