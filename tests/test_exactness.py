@@ -111,7 +111,7 @@ def test_several_passes_equal_algorithm_1_step_by_step(draw):
         source, target = (part.ravel().astype(np.int32) for part in np.indices(low.shape))
         action, reward = judge.imagine(source, target, own)
         nodes = len(low)
-        fast, summary = one_pass(fast, stitch_graph, judge, values, rules, own)
+        fast, summary = one_pass(fast, stitch_graph, judge, values.__getitem__, rules, own)
         slow, accepted = oracle.one_pass(
             slow,
             values,
@@ -133,7 +133,7 @@ def test_the_random_cases_do_stitch():
         for number in range(3):
             before = paths
             values = random.normal(size=len(data.observations)).astype(np.float32)
-            paths, summary = one_pass(paths, stitch_graph, judge, values, Rules(threshold=-5.0))
+            paths, summary = one_pass(paths, stitch_graph, judge, values.__getitem__, Rules(threshold=-5.0))
             jumps += summary.jumps
             again += summary.jumps if number and len(before.jumps) else 0
     assert jumps > 100
@@ -207,7 +207,7 @@ def test_float64_data_keep_their_type_and_logged_bits(graph):
     data = replace(data, observations=data.observations.astype(np.float64), rewards=data.rewards.astype(np.float64))
     judge = Judge(models(), data.observations)
     values = np.random.default_rng(0).normal(size=len(data.observations)).astype(np.float32)
-    found = one_pass(Paths.of(data), graph[1], judge, values, Rules(threshold=-5.0))[0].trajectories()
+    found = one_pass(Paths.of(data), graph[1], judge, values.__getitem__, Rules(threshold=-5.0))[0].trajectories()
     assert found.observations.dtype == found.rewards.dtype == np.float64
     assert found.provenance is not None
     untouched = Paths.of(data).trajectories()

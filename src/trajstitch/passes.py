@@ -24,6 +24,7 @@ terminated if it ends in a state after a termination, or else truncated.
 one's size (the paper's formula would accept any change to a trajectory of negative return).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -188,20 +189,18 @@ class Summary:
     """Share of the source data's states that the result still visits."""
 
 
+Valuer = Callable[[Integer[np.ndarray, " some"]], Float[np.ndarray, " some"]]
+"""V of some nodes; a pass asks it of those alone that a jump may join or leave out."""
+
+
 def one_pass(
-    paths: Paths,
-    graph: StitchGraph,
-    judge: Judge,
-    values: Float[np.ndarray, " nodes"],
-    rules: Rules,
-    key: PRNGKeyArray | None = None,
+    paths: Paths, graph: StitchGraph, judge: Judge, value: Valuer, rules: Rules, key: PRNGKeyArray | None = None
 ) -> tuple[Paths, Summary]:
-    """D_k to D_{k+1}, given V of every node. With a key, each jump's latent is drawn from (key, source, target)."""
-    values = np.where(graph.terminal, np.float32(0), values)
-    return rebuild(paths, graph, decide(paths, graph, judge, values, rules), judge, rules, key)
+    """D_k to D_{k+1}, given V. With a key, each jump's latent is drawn from (key, source, target)."""
+    return rebuild(paths, graph, decide(paths, graph, judge, value, rules), judge, rules, key)
 
 
-def decide(paths: Paths, graph: StitchGraph, judge: Judge, values: np.ndarray, rules: Rules) -> Decisions:
+def decide(paths: Paths, graph: StitchGraph, judge: Judge, value: Valuer, rules: Rules) -> Decisions:
     """The best jump for each kind of step in D_k."""
     nodes, jumps = len(graph), paths.jumps
     kinds = nodes + len(jumps)
@@ -225,6 +224,11 @@ def decide(paths: Paths, graph: StitchGraph, judge: Judge, values: np.ndarray, r
         kind, bar = np.concatenate((kind, more_kind[kept])), np.concatenate((bar, more_bar[kept]))
 
     following = np.concatenate((np.minimum(np.arange(nodes) + 1, nodes - 1), jumps.target))
+    matters = np.zeros(nodes, bool)
+    matters[found.target] = matters[following[kind]] = True
+    values = np.zeros(nodes, np.float32)
+    values[matters] = value(np.flatnonzero(matters))
+    values[graph.terminal] = 0
     gain = values[found.target] - values[following[kind]]
     score = values[found.target] if rules.value_test else found.low
     best = best_of(kind, score, found.target, kinds)

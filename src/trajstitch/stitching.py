@@ -7,9 +7,11 @@ each one made and go on from there.
 """
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import jax
+import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from trajstitch import console, environments
@@ -147,10 +149,14 @@ def improve(
     for number in range(config.passes):
         value, worth = fit_value(config.value, paths.trajectories(), jax.random.fold_in(value_key, number), value)
         console.log(str(worth))
-        found = values(value, data.observations)
-        paths, summary = one_pass(paths, graph, judge, found, config.rules, latents(number))
+        value_of = partial(_value_of, value, data)
+        paths, summary = one_pass(paths, graph, judge, value_of, config.rules, latents(number))
         summaries.append(_told(number, summary))
     return paths, summaries
+
+
+def _value_of(value: Value, data: Trajectories, nodes: np.ndarray) -> np.ndarray:
+    return values(value, data.observations[nodes])
 
 
 def _told(number: int, summary: Summary) -> Summary:
