@@ -18,7 +18,7 @@ import numpy as np
 from rich.table import Table
 
 from trajstitch import console
-from trajstitch.neighbours import LARGE, Method, Near, neighbours
+from trajstitch.neighbours import Method, Near, neighbours
 from trajstitch.sets.collect import Collect, collect
 
 SETS = ("hopper/medium-replay", "halfcheetah/medium-replay", "normal/8", "normal/27")
@@ -75,7 +75,7 @@ def main() -> None:
     console.stdout().print(table)
     if options.json:
         machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
-        result = {"machine": machine, "device": jax.devices()[0].device_kind, "k": options.k, "large": LARGE}
+        result = {"machine": machine, "device": jax.devices()[0].device_kind, "k": options.k}
         options.json.write_text(json.dumps({**result, "rows": rows}, indent=2))
 
 

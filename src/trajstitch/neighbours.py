@@ -28,10 +28,10 @@ Rows = Float[np.ndarray, "rows size"]
 
 BLOCK = 16_384
 """Rows searched at once."""
-TREE_DIMENSIONS = 20
-"""Up to this many dimensions the KD-tree is the faster exact engine on the CPU (benchmarks/neighbours.py)."""
-LARGE = 500_000
-"""States from which on the CPU searches an approximate index."""
+TREE_DIMENSIONS = 12
+"""Up to this many dimensions the KD-tree is the fastest exact engine on the CPU; above, faiss's plain scan."""
+LARGE_FOR_TREE, LARGE_FOR_SCAN = 500_000, 50_000
+"""States from which on the CPU searches an approximate index instead (benchmarks/neighbours.py)."""
 SAMPLE = 1000
 """Rows on which an approximate index's recall is measured."""
 
@@ -108,9 +108,8 @@ def neighbours(
 def choose(rows: int, dimensions: int) -> Method:
     if jax.default_backend() != "cpu":
         return "accelerator"
-    if rows >= LARGE:
-        return "approximate"
-    return "tree" if dimensions <= TREE_DIMENSIONS else "flat"
+    exact, large = ("tree", LARGE_FOR_TREE) if dimensions <= TREE_DIMENSIONS else ("flat", LARGE_FOR_SCAN)
+    return exact if rows < large else "approximate"
 
 
 def _search(engine: Engine, rows: np.ndarray, states: Rows, group: np.ndarray, near: Near) -> Neighbours:
