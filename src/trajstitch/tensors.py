@@ -13,7 +13,7 @@ from trajstitch.formats.atomic import replacing
 def save_tensors(tensors: dict[str, np.ndarray], path: str | Path, facts: dict[str, str] | None = None) -> None:
     """Write arrays by name, with `facts` as the file's metadata; a file that is there is replaced in one step."""
     with replacing(Path(path), force=True) as fresh:
-        save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, fresh, facts)
+        save_file({name: np.asarray(array, order="C") for name, array in tensors.items()}, fresh, facts)
         fresh.chmod(0o644)
 
 
