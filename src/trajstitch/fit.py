@@ -10,8 +10,8 @@ the model that the optimiser moves. One step draws a batch and goes through the 
 
 Many members (an ensemble, seeds) train together along a leading axis of the model. What a member learns depends
 on its own key alone: step n draws from `fold_in(key, n)`, so neither the chunks, nor an interruption, nor the
-number of members changes a bit. On the CPU members run one after the other, where a vmap is no faster and would
-let the batched matrix product round differently; elsewhere they are one vmap.
+number of members changes a bit. On the CPU, where a vmap is no faster and would round differently, one program
+trains a member, and each member in turn; elsewhere they are one vmap.
 """
 
 from collections.abc import Callable
@@ -104,7 +104,7 @@ def begin(algorithm: Algorithm, models: Any, keys: PRNGKeyArray) -> State:
         keys=keys,
         step=jnp.zeros((), jnp.int32),
         best=models,
-        best_loss=jnp.full(len(keys), jnp.inf),
+        best_loss=jnp.full(len(keys), jnp.inf, jnp.float32),
         best_step=jnp.zeros(len(keys), jnp.int32),
     )
 
@@ -134,7 +134,7 @@ def fit(
     with console.progress(title, max(algorithm.steps - done, 0), "steps") as advance:
         while done < algorithm.steps:
             length = min(every - done % every, algorithm.steps - done)
-            state, metrics = _chunk(algorithm, state, data, length)
+            state, metrics = _advance(algorithm, state, data, length)
             done += length
             if held_out is not None:
                 state = _keep_best(algorithm, state, held_out, patience)
@@ -148,10 +148,39 @@ def fit(
     return state if held_out is not None else eqx.tree_at(lambda state: state.best, state, state.model)
 
 
+def _advance(algorithm: Algorithm, state: State, data: Any, length: int) -> tuple[State, Metrics]:
+    members = (state.model, state.optimisers, state.keys)
+    if jax.default_backend() == "cpu":
+        # A loop over members within the program would be compiled, fused and so rounded differently with their number.
+        # Dispatched one by one, they run side by side where cores are free.
+        parts = _apart(members, len(state.keys)) if len(state.keys) > 1 else [members]
+        done = [_chunk(algorithm, part, state.step, data, length) for part in parts]
+        (model, optimisers), metrics = _together(done) if len(done) > 1 else done[0]
+    else:
+        (model, optimisers), metrics = _chunk(algorithm, members, state.step, data, length)
+    step = state.step + length
+    return State(model, optimisers, state.keys, step, state.best, state.best_loss, state.best_step), metrics
+
+
 @eqx.filter_jit
-def _chunk(algorithm: Algorithm, state: State, data: Any, length: int) -> tuple[State, Metrics]:
-    steps = state.step + jnp.arange(length)
-    arrays, static = eqx.partition((state.model, state.optimisers), eqx.is_array)
+def _apart(members: Any, count: int) -> list[Any]:
+    """Each member, with a leading axis of one."""
+    return [jax.tree.map(lambda leaf: leaf[i : i + 1] if eqx.is_array(leaf) else leaf, members) for i in range(count)]  # noqa: B023
+
+
+@eqx.filter_jit
+def _together(parts: list[Any]) -> Any:
+    """The inverse of `_apart`."""
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves) if eqx.is_array(leaves[0]) else leaves[0], *parts)
+
+
+@eqx.filter_jit
+def _chunk(
+    algorithm: Algorithm, members: tuple[Any, Any, PRNGKeyArray], first: Array, data: Any, length: int
+) -> tuple[tuple[Any, Any], Metrics]:
+    *trained, keys = members
+    steps = first + jnp.arange(length)
+    arrays, static = eqx.partition(tuple(trained), eqx.is_array)
     rows = len(jax.tree.leaves(data)[0])
 
     def train(arrays: Any, key: PRNGKeyArray) -> tuple[Any, tuple[Metrics, ...]]:
@@ -169,19 +198,16 @@ def _chunk(algorithm: Algorithm, state: State, data: Any, length: int) -> tuple[
         arrays, metrics = jax.lax.scan(step, arrays, (steps, keys, drawn))
         return arrays, jax.tree.map(lambda values: jnp.sum(values, 0), metrics)
 
-    if jax.default_backend() == "cpu":
-        arrays, sums = jax.lax.map(lambda member: train(*member), (arrays, state.keys))
+    if len(keys) == 1:
+        one = train(*jax.tree.map(lambda leaf: leaf[0], (arrays, keys)))
+        arrays, sums = jax.tree.map(lambda leaf: leaf[None], one)
     else:
-        arrays, sums = jax.vmap(train)(arrays, state.keys)
+        arrays, sums = jax.vmap(train)(arrays, keys)
     metrics: Metrics = {}
     for objective, total in zip(algorithm.objectives(), sums, strict=True):
         count = jnp.maximum(jnp.sum((steps + 1) % objective.every == 0), 1)
         metrics |= {name: value / count for name, value in total.items() if name not in metrics}
-    model, optimisers = eqx.combine(arrays, static)
-    return (
-        State(model, optimisers, state.keys, state.step + length, state.best, state.best_loss, state.best_step),
-        metrics,
-    )
+    return eqx.combine(arrays, static), metrics
 
 
 def _step(
