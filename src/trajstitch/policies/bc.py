@@ -1,0 +1,94 @@
+"""Behavioural cloning: regress the logged action on the observation (Eq. 1), and the paper's weighted ablation.
+
+Observations go in as they are, like the authors'; actions are measured in units of their bounds.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from trajstitch import console
+from trajstitch.fit import Metrics, Objective
+from trajstitch.models.dynamics import log_density
+from trajstitch.models.mlp import MLP
+from trajstitch.models.value import TwinValue, fit_value, values
+from trajstitch.policies.policy import LOG_STD
+from trajstitch.policies.samples import Problem, in_units, units
+from trajstitch.policies.td3 import Actor
+from trajstitch.trajectories import Trajectories
+
+
+class Sample(NamedTuple):
+    observation: Float[Array, "*batch observation"]
+    action: Float[Array, "*batch action"]
+    weight: Float[Array, "*batch"] | None = None
+
+
+class Clone(eqx.Module):
+    actor: Actor
+    """Its outputs are the action and, if it is Gaussian, as many for the standard deviation."""
+
+
+@dataclass(frozen=True)
+class BC:
+    steps: int = 100_000
+    """Gradient steps."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the policy's hidden layers."""
+    learning_rate: float = 1e-3
+    """Adam's step size."""
+    batch_size: int = 256
+    """Logged steps in a gradient step."""
+    standardise: bool = False
+    """Standardise observations; the paper does not."""
+    gaussian: bool = False
+    """Learn a standard deviation too, by maximum likelihood, so that the policy has a density."""
+
+    def problem(self, data: Trajectories) -> Problem:
+        made = units(data, self.standardise)
+        steps = in_units(data, made)
+        return Problem(made, Sample(steps.observation, steps.action))
+
+    def init(self, key: PRNGKeyArray, data: Trajectories) -> Clone:
+        outputs = data.action_size * (2 if self.gaussian else 1)
+        return Clone(Actor(MLP(data.observation_size, self.hidden, outputs, key), (1.0,) * outputs))
+
+    def loss(self, model: Clone, batch: Sample, key: PRNGKeyArray) -> tuple[Array, Metrics]:
+        action, *spread = jnp.split(model.actor(batch.observation), 2 if self.gaussian else 1, axis=-1)
+        error = jnp.square(action - batch.action).mean(-1)
+        loss = error
+        if spread:
+            low, high = LOG_STD
+            loss = -log_density(batch.action, action, low + (high - low) / 2 * (spread[0] + 1))
+        loss = loss if batch.weight is None else batch.weight * loss
+        return loss.mean(), {"action_error": error.mean()}
+
+    def objectives(self) -> tuple[Objective, ...]:
+        return (Objective(self.loss, optax.adam(self.learning_rate)),)
+
+
+@dataclass(frozen=True)
+class WeightedBC(BC):
+    """Each sample weighted by V(s): what the value function gives without stitching.
+
+    V comes first, and is the same for every seed. Only the ratios of the weights matter, so their mean is made 1;
+    where V falls below zero, the lowest becomes the zero, since a negative weight would flee the logged action.
+    """
+
+    value: TwinValue = field(default_factory=lambda: TwinValue(steps=100_000))
+    """How V is fitted."""
+
+    def problem(self, data: Trajectories) -> Problem:
+        made, samples = super().problem(data)
+        value, worth = fit_value(self.value, data, jax.random.key(0))
+        console.log(str(worth))
+        found = values(value, data.observations[data.state_rows])
+        found = found - min(found.min(), 0)
+        weight = found / found.mean() if found.max() > 0 else np.ones_like(found)
+        return Problem(made, samples._replace(weight=jnp.asarray(weight, jnp.float32)))

@@ -1,0 +1,114 @@
+"""IQL (Kostrikov et al. 2021): the best of the data's own actions, by an expectile of Q, cloned by advantage.
+
+No value is ever asked for an action that isn't in the data. As published for MuJoCo: observations as they are,
+rewards scaled so that returns span 1000, a Gaussian actor with one standard deviation a dimension, of which the
+mean acts.
+"""
+
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from trajstitch.errors import InputError
+from trajstitch.fit import Metrics, Objective
+from trajstitch.models.dynamics import log_density
+from trajstitch.models.mlp import MLP
+from trajstitch.policies.samples import Problem, in_units, units
+from trajstitch.policies.td3 import Actor, Critics, critic_error, networks, towards
+from trajstitch.trajectories import Trajectories
+from trajstitch.transitions import Transitions
+
+RETURN_SPAN = 1000.0
+"""From the worst return to the best, after scaling."""
+LOG_STD = (-5.0, 2.0)
+HIGHEST_WEIGHT = 100.0
+
+
+class Model(eqx.Module):
+    actor: Actor
+    log_std: Float[Array, " action"]
+    value: MLP
+    critics: Critics
+    target_critics: Critics
+
+    def advantage(self, batch: Transitions) -> Float[Array, " batch"]:
+        """min Q'(s, a) − V(s)."""
+        found = self.target_critics(batch.observation, batch.action).min(0)
+        return found - self.value(batch.observation)[..., 0]
+
+
+@dataclass(frozen=True)
+class IQL:
+    steps: int = 1_000_000
+    """Gradient steps."""
+    expectile: float = 0.7
+    """Which expectile of Q over the data's actions V is; 0.5 is the mean, 1 the maximum (τ)."""
+    temperature: float = 3.0
+    """How sharply cloning prefers better actions: their weight is exp(temperature × advantage) (β)."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers of actor, critics and value."""
+    learning_rate: float = 3e-4
+    """Adam's step size; the actor's falls to nothing along a cosine."""
+    batch_size: int = 256
+    """Logged steps in a gradient step."""
+    standardise: bool = False
+    """Standardise observations; the published method does not."""
+    scale_rewards: bool = True
+    """Scale rewards so that the returns span 1000."""
+    discount: float = 0.99
+    """What a reward is worth one step later (γ)."""
+    target_rate: float = 0.005
+    """How far the target critics move towards the trained ones at each step."""
+
+    def problem(self, data: Trajectories) -> Problem:
+        made = units(data, self.standardise)
+        scale = 1.0
+        if self.scale_rewards:
+            span = float(data.returns.max() - data.returns.min())
+            if span == 0:
+                raise InputError(
+                    f"{data.metadata.source or data.metadata.name}: every episode has the return {data.returns[0]:g}, "
+                    "so rewards can't be scaled by the span of returns: leave them as they are by --no-scale-rewards"
+                )
+            scale = RETURN_SPAN / span
+        return Problem(made, in_units(data, made, scale))
+
+    def init(self, key: PRNGKeyArray, data: Trajectories) -> Model:
+        key, value_key = jax.random.split(key)
+        made = networks(key, data.observation_size, (1.0,) * data.action_size, self.hidden)
+        value = MLP(data.observation_size, self.hidden, 1, value_key)
+        return Model(made.actor, jnp.zeros(data.action_size), value, made.critics, made.target_critics)
+
+    def value_loss(self, model: Model, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Metrics]:
+        above = model.advantage(batch)
+        weight = jnp.where(above > 0, self.expectile, 1 - self.expectile)
+        return (weight * jnp.square(above)).mean(), {"advantage": above.mean()}
+
+    def actor_loss(self, model: Model, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Metrics]:
+        weight = jnp.minimum(jnp.exp(self.temperature * model.advantage(batch)), HIGHEST_WEIGHT)
+        action = model.actor(batch.observation)
+        likelihood = log_density(batch.action, action, jnp.clip(model.log_std, *LOG_STD))
+        return -(weight * likelihood).mean(), {"action_error": jnp.square(action - batch.action).mean()}
+
+    def critic_loss(self, model: Model, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Metrics]:
+        following = model.value(batch.next_observation)[..., 0]
+        target = batch.reward + self.discount * (1 - batch.terminated) * following
+        return critic_error(model.critics, batch, target), {"value": target.mean()}
+
+    def objectives(self) -> tuple[Objective, ...]:
+        adam = optax.adam(self.learning_rate)
+        falling = optax.adam(optax.cosine_decay_schedule(self.learning_rate, self.steps))
+
+        def follow(model: Model) -> Model:
+            moved = towards(model.target_critics, model.critics, self.target_rate)
+            return eqx.tree_at(lambda model: model.target_critics, model, moved)
+
+        return (
+            Objective(self.value_loss, adam, lambda model: model.value),
+            Objective(self.actor_loss, falling, lambda model: (model.actor, model.log_std)),
+            Objective(self.critic_loss, adam, lambda model: model.critics, then=follow),
+        )

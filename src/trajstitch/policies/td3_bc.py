@@ -1,0 +1,79 @@
+"""TD3+BC (Fujimoto & Gu 2021): TD3 on the data, with a pull of the actor towards the logged action.
+
+The pull stands beside Q in units of Q's own size, so that one α serves every task. Observations are standardised,
+as published.
+"""
+
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, PRNGKeyArray
+
+from trajstitch.fit import Metrics, Objective
+from trajstitch.policies.samples import Problem, in_units, units
+from trajstitch.policies.td3 import Networks, critic_error, networks, smoothed_target, towards
+from trajstitch.trajectories import Trajectories
+from trajstitch.transitions import Transitions
+
+EPSILON = 1e-3
+"""Added to each observation's standard deviation, as published."""
+
+
+@dataclass(frozen=True)
+class TD3BC:
+    steps: int = 1_000_000
+    """Gradient steps."""
+    alpha: float = 2.5
+    """Weight of Q beside the pull towards the logged action."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers of actor and critics."""
+    learning_rate: float = 3e-4
+    """Adam's step size."""
+    batch_size: int = 256
+    """Logged steps in a gradient step."""
+    standardise: bool = True
+    """Standardise observations."""
+    discount: float = 0.99
+    """What a reward is worth one step later (γ)."""
+    target_rate: float = 0.005
+    """How far the target networks move towards the trained ones at each policy update (τ)."""
+    target_noise: float = 0.2
+    """Standard deviation of the noise on the target action, relative to the action bound."""
+    target_noise_clip: float = 0.5
+    """Bound of that noise, relative to the action bound."""
+    policy_delay: int = 2
+    """Critic updates per policy update."""
+
+    def problem(self, data: Trajectories) -> Problem:
+        made = units(data, self.standardise, EPSILON)
+        return Problem(made, in_units(data, made))
+
+    def init(self, key: PRNGKeyArray, data: Trajectories) -> Networks:
+        return networks(key, data.observation_size, (1.0,) * data.action_size, self.hidden)
+
+    def critic_loss(self, model: Networks, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Metrics]:
+        target = smoothed_target(model, batch, key, self.discount, self.target_noise, self.target_noise_clip)
+        return critic_error(model.critics, batch, jax.lax.stop_gradient(target)), {"value": target.mean()}
+
+    def actor_loss(self, model: Networks, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Metrics]:
+        action = model.actor(batch.observation)
+        value = model.critics.first(batch.observation, action)
+        weight = self.alpha / jax.lax.stop_gradient(jnp.abs(value).mean())
+        error = jnp.square(action - batch.action).mean()
+        return error - weight * value.mean(), {"action_error": error}
+
+    def objectives(self) -> tuple[Objective, ...]:
+        adam = optax.adam(self.learning_rate)
+        trained = lambda model: (model.actor, model.critics)  # noqa: E731
+        targets = lambda model: (model.target_actor, model.target_critics)  # noqa: E731
+
+        def follow(model: Networks) -> Networks:
+            return eqx.tree_at(targets, model, towards(targets(model), trained(model), self.target_rate))
+
+        return (
+            Objective(self.critic_loss, adam, lambda model: model.critics),
+            Objective(self.actor_loss, adam, lambda model: model.actor, every=self.policy_delay, then=follow),
+        )

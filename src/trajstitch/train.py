@@ -1,0 +1,205 @@
+"""Train a policy on data: every seed at once, with checkpoints to evaluate and a state to resume from.
+
+A training's folder holds, beside what every run's does:
+
+    data.json                       what was known about the data, for evaluation
+    state.safetensors               everything training needs to go on
+    checkpoints/STEPS.safetensors   the policies of all seeds, each file complete in itself
+"""
+
+import json
+import math
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray
+from tyro.conf import Positional, arg
+
+from trajstitch import console, formats
+from trajstitch.errors import InputError
+from trajstitch.fit import Objective, State, begin, fit, stack
+from trajstitch.formats import metadata
+from trajstitch.formats.columns import Columns
+from trajstitch.policies.bc import BC, WeightedBC
+from trajstitch.policies.iql import IQL
+from trajstitch.policies.policy import Policy, Units, save_policies
+from trajstitch.policies.samples import Problem
+from trajstitch.policies.td3_bc import TD3BC
+from trajstitch.runs import Run
+from trajstitch.trajectories import Trajectories
+
+POLICIES = {"bc": BC, "weighted-bc": WeightedBC, "td3-bc": TD3BC, "iql": IQL}
+HELD_OUT = 0.1
+"""Share of the episodes that is held out where there is no environment to evaluate in."""
+CHUNK = 1000
+"""Steps between two looks at the metrics."""
+SAVE_SECONDS = 120
+"""The state is saved this often, and at each checkpoint."""
+
+
+class Algorithm(Protocol):
+    """What the classes in `policies` have in common."""
+
+    @property
+    def steps(self) -> int: ...
+    @property
+    def batch_size(self) -> int: ...
+    def problem(self, data: Trajectories) -> Problem: ...
+    def init(self, key: PRNGKeyArray, data: Trajectories) -> Any: ...
+    def objectives(self) -> tuple[Objective, ...]: ...
+
+
+def train(data: Trajectories, algorithm: Algorithm | None = None, seeds: int = 5, seed: int = 0) -> list[Policy]:
+    """Train policies on the data, one a seed, from `seed` on; BC, unless told otherwise."""
+    algorithm = algorithm or BC()
+    numbers = range(seed, seed + seeds)
+    problem = algorithm.problem(data)
+    state = fit(algorithm, start(algorithm, data, numbers), problem.samples, title=_name(algorithm))
+    return exported(state, problem.units, numbers, {"policy": _name(algorithm), **asdict(algorithm)})  # pyright: ignore[reportArgumentType]
+
+
+def start(algorithm: Algorithm, data: Trajectories, seeds: Sequence[int]) -> State:
+    """The state before the first step. What a seed learns depends on its own number alone."""
+    keys = [jax.random.split(jax.random.key(seed)) for seed in seeds]
+    # Drawn one by one: a vmap over seeds would round the weights differently with their number.
+    models = stack([algorithm.init(key, data) for key, _ in keys])
+    return begin(algorithm, models, jnp.stack([key for _, key in keys]))
+
+
+def exported(state: State, units: Units, seeds: Sequence[int], config: dict[str, Any]) -> list[Policy]:
+    """Each seed's policy as it stands, as NumPy arrays."""
+    stacked = jax.tree.map(np.asarray, state.model.actor.network.layers)
+    return [
+        Policy([(weight[index], bias[index]) for weight, bias in stacked], units, seed, int(state.step), config)
+        for index, seed in enumerate(seeds)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """A training job: which data, how many seeds, where to."""
+
+    source: Annotated[Positional[str], arg(metavar="SRC")]
+    """The data set, as a URI."""
+    seeds: int = 5
+    """Policies trained side by side, one a seed."""
+    seed: int = 0
+    """The first seed."""
+    top: float = 1.0
+    """Learn from the best fraction of the episodes by return alone."""
+    hold_out: float | None = None
+    """Share of the episodes kept to measure the action error on: if not given, 0.1 where the data names no
+    environment, else none."""
+    run: Path | None = None
+    """The run's folder; by default runs/POLICY-SRC."""
+    resume: bool = False
+    """Go on with the run in that folder."""
+
+    def folder(self, policy: str) -> Path:
+        words = (policy, self.source, *([f"top-{self.top:g}"] if self.top < 1 else []))
+        return self.run or Path("runs") / re.sub(r"[^\w.]+", "-", "-".join(words)).strip("-")
+
+    def check(self, algorithm: Algorithm) -> None:
+        for name, value in (("seeds", self.seeds), ("steps", algorithm.steps), ("batch-size", algorithm.batch_size)):
+            if value < 1:
+                raise InputError(f"--{name} must be at least 1, not {value}")
+        if self.seed < 0:
+            raise InputError(f"--seed must not be negative, not {self.seed}")
+        if self.hold_out is not None and not 0 <= self.hold_out < 1:
+            raise InputError(f"--hold-out must be at least 0 and below 1, not {self.hold_out}")
+
+
+def train_run(job: Train, algorithm: Algorithm, columns: Columns | None = None) -> Run:
+    """Do the job, or go on with it, in its run's folder."""
+    job.check(algorithm)
+    data = formats.load(job.source, columns=columns)
+    known = data.metadata.evaluation_environment or data.metadata.environment
+    hold_out = job.hold_out if job.hold_out is not None else 0.0 if known else HELD_OUT
+    learned, _ = divided(data, job.top, hold_out)
+    seeds = range(job.seed, job.seed + job.seeds)
+    config = {
+        "policy": _name(algorithm),
+        **asdict(algorithm),  # pyright: ignore[reportArgumentType]
+        "source": job.source,
+        "columns": None if columns is None else asdict(columns),
+        "transitions": data.steps,
+        "mean_return": float(data.returns.mean()),
+        "top": job.top,
+        "hold_out": hold_out,
+        "seeds": job.seeds,
+        "seed": job.seed,
+    }
+    run = Run.start(job.folder(_name(algorithm)), "train", config, resume=job.resume)
+    run.write_json("data", metadata.to_json(data.metadata))
+    if checkpoint(run, algorithm.steps).exists():
+        console.log(f"{run.folder}: trained to its last step already")
+        return run
+    problem = algorithm.problem(learned)
+    state = start(algorithm, learned, seeds)
+    if run.has("state"):
+        state = run.read_tree("state", like=state)
+        console.log(f"{run.folder}: going on from step {int(state.step):,}")
+    _forget_after(run, int(state.step))
+    every, marks = schedule(algorithm.steps)
+    saved = time.monotonic()
+
+    def each(state: State, metrics: dict[str, float]) -> None:
+        nonlocal saved
+        step = int(state.step)
+        run.log(step=step, **metrics)
+        if step in marks:
+            save_policies(exported(state, problem.units, seeds, config), checkpoint(run, step))
+        if step in marks or time.monotonic() - saved > SAVE_SECONDS:
+            run.write_tree("state", state)
+            saved = time.monotonic()
+
+    title = f"{_name(algorithm)}, {job.seeds} seed{'s' * (job.seeds > 1)}"
+    fit(algorithm, state, problem.samples, every=every, title=title, each=each)
+    return run
+
+
+def divided(data: Trajectories, top: float, hold_out: float) -> tuple[Trajectories, Trajectories | None]:
+    """The best episodes, and of these the ones to learn from and the ones held out."""
+    data = data.best(top) if top < 1 else data
+    if hold_out == 0:
+        return data, None
+    if len(data) < 2:
+        raise InputError(
+            f"{data.metadata.source or data.metadata.name}: one episode can't be divided into some to learn from and "
+            "some to hold out: use --hold-out 0"
+        )
+    held = np.zeros(len(data), bool)
+    count = min(max(round(hold_out * len(data)), 1), len(data) - 1)
+    held[np.random.default_rng(0).permutation(len(data))[:count]] = True
+    return data[np.flatnonzero(~held)], data[np.flatnonzero(held)]
+
+
+def schedule(steps: int) -> tuple[int, set[int]]:
+    """Steps in a chunk, and those after which there is a checkpoint.
+
+    Of 100,000 steps, as in the paper, every 10,000 from 40,000 on; of others, the same tenths.
+    """
+    every = min(CHUNK, math.ceil(steps / 10))
+    tenth = max(round(steps / 10 / every), 1) * every
+    return every, {*range(4 * tenth, steps, tenth), steps}
+
+
+def checkpoint(run: Run, steps: int) -> Path:
+    return run.path(f"checkpoints/{steps:09}.safetensors")
+
+
+def _forget_after(run: Run, step: int) -> None:
+    """Drop the metrics of steps that will be taken again."""
+    kept = [line for line in run.metrics() if line["step"] <= step]
+    run.path("metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+
+
+def _name(algorithm: Algorithm) -> str:
+    return next((name for name, kind in POLICIES.items() if type(algorithm) is kind), type(algorithm).__name__)

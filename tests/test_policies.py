@@ -1,0 +1,273 @@
+"""One contract for every policy: it learns a known optimum, is exact about seeds, resumes, exports, and is picky.
+
+The problem has one step: s uniform in ±1, the logged action u = s/2 + noise uniform in ±1/2 (in units of its bounds),
+and the reward −(u − s)². So a clone does s/2, the best is s, and advantage-weighted cloning lies between, where an
+integral puts it.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+
+from trajstitch.errors import InputError
+from trajstitch.fit import State, fit
+from trajstitch.models.value import TwinValue
+from trajstitch.policies.bc import BC, WeightedBC
+from trajstitch.policies.iql import IQL
+from trajstitch.policies.policy import Policy, load_policies, load_policy, save_policies
+from trajstitch.policies.td3_bc import TD3BC
+from trajstitch.runs import Run, tensors_of
+from trajstitch.train import Algorithm, exported, start
+from trajstitch.trajectories import Metadata, Trajectories
+
+LOW, HIGH = -2.0, 4.0
+SPACE = Metadata("one-step", action_space=Box(LOW, HIGH, (1,), np.float32))
+STEPS, EVERY = 900, 300
+SMALL: dict[str, Any] = {"steps": STEPS, "hidden": (32, 32), "learning_rate": 3e-3, "batch_size": 128}
+
+
+def one_step(rows: int = 4000, seed: int = 0) -> Trajectories:
+    random = np.random.default_rng(seed)
+    state = random.uniform(-1, 1, (rows, 1))
+    unit = state / 2 + random.uniform(-0.5, 0.5, (rows, 1))
+    return Trajectories(
+        observations=np.repeat(state, 2, axis=0).astype(np.float32),
+        actions=(1 + 3 * unit).astype(np.float32),
+        rewards=-np.square(unit - state)[:, 0].astype(np.float32),
+        terminated=np.ones(rows, bool),
+        truncated=np.zeros(rows, bool),
+        offsets=np.arange(rows + 1),
+        metadata=SPACE,
+    )
+
+
+def cloned(state: np.ndarray) -> np.ndarray:
+    return state / 2
+
+
+def best(state: np.ndarray) -> np.ndarray:
+    return state
+
+
+def weighted_by_advantage(state: np.ndarray, temperature: float = 5.0) -> np.ndarray:
+    """E[w u] / E[w] with w = exp(temperature × Q(s, u)); V(s) cancels."""
+    unit = state / 2 + np.linspace(-0.5, 0.5, 1001)
+    weight = np.exp(-temperature * np.square(unit - state))
+    return (weight * unit).sum(-1, keepdims=True) / weight.sum(-1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class Case:
+    algorithm: Algorithm
+    optimum: Any
+    within: float = 0.08
+
+
+CASES = {
+    "bc": Case(BC(**SMALL), cloned),
+    "gaussian bc": Case(BC(**SMALL, gaussian=True), cloned),
+    "weighted-bc": Case(WeightedBC(**SMALL, value=TwinValue(steps=200, hidden=(16,))), cloned),
+    "td3-bc": Case(TD3BC(**SMALL, alpha=10.0), best, 0.2),
+    "iql": Case(IQL(**SMALL, temperature=5.0, scale_rewards=False, target_rate=0.05), weighted_by_advantage, 0.1),
+}
+
+
+@dataclass(frozen=True)
+class Trained:
+    case: Case
+    data: Trajectories
+    problem: Any
+    states: list[State]
+    """After each chunk, seeds 3 and 4 together."""
+
+    @property
+    def policies(self) -> list[Policy]:
+        return exported(self.states[-1], self.problem.units, [3, 4], {"policy": "test"})
+
+
+@pytest.fixture(scope="module", params=CASES)
+def trained(request: pytest.FixtureRequest) -> Trained:
+    case, data = CASES[request.param], one_step()
+    problem, states = case.algorithm.problem(data), []
+    begun = start(case.algorithm, data, [3, 4])
+    fit(case.algorithm, begun, problem.samples, every=EVERY, each=lambda state, _: states.append(state))
+    return Trained(case, data, problem, states)
+
+
+def same(a: Any, b: Any) -> bool:
+    a, b = tensors_of(a), tensors_of(b)
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def test_it_learns_the_known_optimum(trained: Trained) -> None:
+    state = np.linspace(-0.8, 0.8, 33, dtype=np.float32)[:, None]
+    for policy in trained.policies:
+        unit = (policy.act(state) - 1) / 3
+        assert float(np.abs(unit - trained.case.optimum(state)).max()) < trained.case.within
+
+
+def test_same_seed_gives_the_same_bits_through_an_interruption_and_a_file(trained: Trained, tmp_path) -> None:
+    algorithm, samples = trained.case.algorithm, trained.problem.samples
+    run = Run.start(tmp_path / "run", "train", {})
+
+    def interrupt(state: State, metrics: dict[str, float]) -> None:
+        run.write_tree("state", state)
+        raise KeyboardInterrupt
+
+    begun = start(algorithm, trained.data, [3, 4])
+    with pytest.raises(KeyboardInterrupt):
+        fit(algorithm, begun, samples, every=EVERY, each=interrupt)
+    resumed = run.read_tree("state", like=begun)
+    assert int(resumed.step) == EVERY
+    assert same(fit(algorithm, resumed, samples, every=EVERY).model, trained.states[-1].model)
+
+
+def test_a_seed_learns_the_same_bits_alone_as_in_company(trained: Trained) -> None:
+    algorithm = trained.case.algorithm
+
+    def first_chunk(state: State, metrics: dict[str, float]) -> None:
+        alone.append(state)
+        raise KeyboardInterrupt
+
+    alone: list[State] = []
+    begun = start(algorithm, trained.data, [4])
+    with pytest.raises(KeyboardInterrupt):
+        fit(algorithm, begun, trained.problem.samples, every=EVERY, each=first_chunk)
+    together = jax.tree.map(lambda leaf: leaf[1:], trained.states[0].model)
+    assert same(alone[0].model, together)
+    assert not same(together, jax.tree.map(lambda leaf: leaf[:1], trained.states[0].model))
+
+
+def test_numpy_acts_as_the_trained_network_does(trained: Trained) -> None:
+    state = np.random.default_rng(1).normal(size=(50, 1)).astype(np.float32)
+    seen = trained.problem.units.observe(state)
+    expected = jax.vmap(lambda actor: actor(seen))(trained.states[-1].model.actor)[..., :1]
+    for policy, unit in zip(trained.policies, expected, strict=True):
+        np.testing.assert_allclose(policy.act(state), 1 + 3 * np.asarray(unit), atol=1e-5)
+        np.testing.assert_allclose(policy.act(state[7]), policy.act(state)[7], atol=1e-5)
+        assert policy.act(state).dtype == np.float32
+
+
+def test_it_is_saved_and_loaded(trained: Trained, tmp_path) -> None:
+    save_policies(trained.policies, tmp_path / "policy.safetensors")
+    state = np.linspace(-1, 1, 5)[:, None]
+    for before, after in zip(trained.policies, load_policies(tmp_path / "policy.safetensors"), strict=True):
+        np.testing.assert_array_equal(before.act(state), after.act(state))
+        assert (after.seed, after.steps, after.config) == (before.seed, STEPS, {"policy": "test"})
+    assert load_policy(tmp_path / "policy.safetensors", seed=4).seed == 4
+    with pytest.raises(InputError, match="no policy of seed 5"):
+        load_policy(tmp_path / "policy.safetensors", seed=5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_unusable_data_is_refused(name: str) -> None:
+    algorithm, data = CASES[name].algorithm, one_step(3)
+    actions = data.actions.copy()
+    actions[1] = 4.5
+    with pytest.raises(InputError, match=r"action 0 is 4.5 in episode 1, outside its bounds -2..4"):
+        algorithm.problem(replace(data, actions=actions))
+    actions[1] = np.nan
+    with pytest.raises(InputError, match="NaN or infinite value in episode 1"):
+        algorithm.problem(replace(data, actions=actions))
+    none = np.zeros(0, bool)
+    empty = Trajectories(np.zeros((1, 2)), np.zeros((0, 1)), np.zeros(0), none, none, np.zeros(2, int))
+    with pytest.raises(InputError, match="holds no steps"):
+        algorithm.problem(empty)
+
+
+def test_observations_of_another_size_are_refused() -> None:
+    algorithm = BC(hidden=(4,))
+    policy = exported(start(algorithm, one_step(3), [0]), algorithm.problem(one_step(3)).units, [0], {})[0]
+    with pytest.raises(InputError, match="observations of 1 numbers, not 3"):
+        policy.act(np.zeros((2, 3)))
+
+
+# What each method adds
+
+
+def test_gaussian_policy_knows_its_spread() -> None:
+    """By maximum likelihood it is that of the noise, 1/√12, and the density integrates to 1."""
+    algorithm, data = BC(**SMALL, gaussian=True), one_step()
+    problem = algorithm.problem(data)
+    state = fit(algorithm, start(algorithm, data, [3, 4]), problem.samples, every=EVERY)
+    policy = exported(state, problem.units, [3, 4], {})[0]
+    action = np.linspace(-12, 14, 2001)[:, None]
+    density = np.exp(policy.log_density(np.zeros((2001, 1)), action))
+    step = action[1, 0] - action[0, 0]
+    assert density.sum() * step == pytest.approx(1, abs=1e-3)
+    mean = (density * action[:, 0]).sum() * step
+    spread = np.sqrt((density * np.square(action[:, 0] - mean)).sum() * step)
+    assert spread == pytest.approx(3 / np.sqrt(12), rel=0.1)
+    with pytest.raises(InputError, match="deterministic"):
+        exported(start(BC(hidden=(4,)), data, [0]), problem.units, [0], {})[0].log_density(np.zeros(1), np.zeros(1))
+
+
+def test_weights_follow_the_value_and_average_one() -> None:
+    """Of two states with rewards 1 and 3 for ever after, the second weighs three times as much."""
+    rows = 400
+    state = np.tile([-1.0, 1.0], rows // 2)
+    data = replace(
+        one_step(rows),
+        observations=np.repeat(state, 2)[:, None],
+        rewards=(2 + state).astype(np.float32),
+    )
+    algorithm = WeightedBC(value=TwinValue(steps=600, hidden=(16,), learning_rate=1e-2))
+    weight = np.asarray(algorithm.problem(data).samples.weight)
+    np.testing.assert_allclose(weight, (2 + state) / 2, atol=0.1)
+
+
+def test_iql_scales_returns_to_span_1000() -> None:
+    data = one_step(50)
+    reward = np.asarray(IQL().problem(data).samples.reward)
+    assert reward.max() - reward.min() == pytest.approx(1000, rel=1e-4)
+    with pytest.raises(InputError, match="--no-scale-rewards"):
+        IQL().problem(replace(data, rewards=np.ones(50)))
+
+
+def test_td3_bc_standardises_as_published_and_bc_and_iql_do_not() -> None:
+    data = one_step(500)
+    seen = np.asarray(TD3BC().problem(data).samples.observation)
+    raw = data.observations[data.state_rows]
+    expected = (raw - data.observations.mean()) / (data.observations.std() + 1e-3)
+    np.testing.assert_allclose(seen, expected, atol=1e-5)
+    for algorithm in (BC(), IQL()):
+        np.testing.assert_array_equal(algorithm.problem(data).samples.observation, raw)
+
+
+@pytest.mark.parametrize("algorithm", [TD3BC(), IQL()], ids=["td3-bc", "iql"])
+def test_nothing_follows_a_termination_and_a_truncation_bootstraps(algorithm: Any) -> None:
+    data = one_step(8)
+    model = algorithm.init(jax.random.key(0), data)
+    ended = algorithm.problem(replace(data, rewards=np.arange(8.0))).samples._replace(reward=jnp.zeros(8))
+    cut = ended._replace(terminated=jnp.zeros(8, bool))
+    key = jax.random.key(1)
+    assert float(algorithm.critic_loss(model, ended, key)[1]["value"]) == 0
+    assert float(algorithm.critic_loss(model, cut, key)[1]["value"]) != 0
+
+
+def test_td3_bc_pulls_as_far_as_alpha_says() -> None:
+    """Its loss is the cloning error where Q is left out, and −α sign(Q) more with it."""
+    data = one_step(64)
+    model = TD3BC().init(jax.random.key(0), data)
+    batch = TD3BC().problem(data).samples
+    alone, metrics = TD3BC(alpha=0).actor_loss(model, batch, jax.random.key(1))
+    both, _ = TD3BC(alpha=2.5).actor_loss(model, batch, jax.random.key(1))
+    value = model.critics.first(batch.observation, model.actor(batch.observation))
+    assert float(alone) == pytest.approx(float(metrics["action_error"]))
+    assert float(both - alone) == pytest.approx(float(-2.5 * value.mean() / jnp.abs(value).mean()), rel=1e-4)
+
+
+def test_iql_value_is_the_expectile() -> None:
+    """At the minimum of its loss, τ E[(Q−V)+] = (1−τ) E[(V−Q)+]: the gradient there is zero."""
+    data = one_step(64)
+    algorithm = IQL(expectile=0.9, scale_rewards=False)
+    model = algorithm.init(jax.random.key(0), data)
+    batch = algorithm.problem(data).samples
+    above = np.asarray(model.advantage(batch), np.float64)
+    expected = np.mean(np.where(above > 0, 0.9, 0.1) * above**2)
+    assert float(algorithm.value_loss(model, batch, jax.random.key(1))[0]) == pytest.approx(expected, rel=1e-4)
