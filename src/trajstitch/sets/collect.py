@@ -20,6 +20,7 @@ from tyro.conf import Positional, arg
 
 from trajstitch import console, environments, sets
 from trajstitch.errors import InputError
+from trajstitch.runs import versions
 from trajstitch.sets.ladder import Ladder, Layers, act, load_ladder
 from trajstitch.sets.rollout import SPAWN, one_thread_each
 from trajstitch.trajectories import Metadata, Trajectories
@@ -235,7 +236,7 @@ def _assemble(episodes: list[Episode], which: sets.BuiltIn, ladder: Ladder, conf
         extra={
             "description": f"{which.recipe[0].upper()}{which.recipe[1:]}. Made by trajstitch; not D4RL's data.",
             "algorithm_name": "TD3",
-            "collected_with": {"seed": config.seed, "ladder_seed": ladder.seed, "versions": _versions()},
+            "collected_with": {"seed": config.seed, "ladder_seed": ladder.seed, "versions": versions()},
         },
     )
     return Trajectories(
@@ -247,9 +248,3 @@ def _assemble(episodes: list[Episode], which: sets.BuiltIn, ladder: Ladder, conf
         offsets=offsets,
         metadata=metadata,
     )
-
-
-def _versions() -> dict[str, str]:
-    from importlib.metadata import version
-
-    return {name: version(name) for name in ("trajstitch", "gymnasium", "mujoco", "numpy")}
