@@ -62,7 +62,7 @@ PRESETS: dict[str, Stitching] = {
         inverse=InverseDynamics(steps=100_000, learning_rate=3e-4, batch_size=256),
         reward=RegressionReward(steps=50_000),
         forward=ForwardDynamics(steps=50_000),
-        reach=Reach(margin=64.0, consistency=0.2),
+        reach=Reach(margin=256.0, consistency=0.2),
         plan=Plan(),
     ),
     "quick": Stitching(
@@ -70,7 +70,7 @@ PRESETS: dict[str, Stitching] = {
         inverse=InverseDynamics(hidden=(128, 128), steps=8_000, learning_rate=1e-3, batch_size=256),
         reward=RegressionReward(hidden=(128, 128), steps=4_000, learning_rate=1e-3),
         forward=ForwardDynamics(members=2, steps=8_000),
-        reach=Reach(margin=64.0, consistency=0.2),
+        reach=Reach(margin=256.0, consistency=0.2),
         plan=Plan(),
     ),
 }
