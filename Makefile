@@ -48,6 +48,14 @@ format: $(READY)
 bench: $(READY)
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file --json benchmarks/results/$$(basename $$file .py).json; done
 
+.venv-interop/.ready: interop/requirements.txt
+	$(call install,.venv-interop,-r interop/requirements.txt)
+	@touch $@
+
+interop: $(READY) .venv-interop/.ready
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	$(BIN)/python interop/check.py write "$$folder" && .venv-interop/bin/python interop/check.py read "$$folder"
+
 clean:
 	rm -rf .venv .venv-interop demo build dist benchmarks/results .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
