@@ -31,7 +31,7 @@ from disasters import (
     two_megabytes,
 )
 from strategies import trajectories
-from trajstitch import formats, spaces
+from trajstitch import environments, formats, spaces
 from trajstitch.environments import spec_json
 from trajstitch.errors import InputError
 from trajstitch.formats import episodes, minari
@@ -278,6 +278,18 @@ def test_reference_scores_and_specs_are_understood(minari_store: Path) -> None:
     assert metadata.environment == facts["env_spec"]
     assert metadata.reference == (1.0, 9.0)
     assert metadata.extra == {"code_permalink": "here"}
+
+
+def test_an_environment_from_before_gymnasium_1_can_be_made(minari_store: Path) -> None:
+    old = json.dumps({**json.loads(spec_json("Hopper-v5")), "apply_api_compatibility": False, "autoreset": False})
+    metadata = minari.load(write_by_minari(minari_store, *as_buffers(small()), env_spec=old)).metadata
+    assert environments.make(metadata).observation_space.shape == (11,)
+
+
+def test_an_environment_that_is_not_installed_is_said() -> None:
+    robot = {**json.loads(spec_json("Hopper-v5")), "id": "Robot-v1", "entry_point": "no_such_package:Robot"}
+    with pytest.raises(InputError, match="Robot-v1 can't be started .*no_such_package.*: install the package"):
+        environments.make(Metadata(environment=json.dumps(robot)))
 
 
 def test_integer_rewards_become_floats(minari_store: Path) -> None:
