@@ -275,9 +275,10 @@ def machine() -> str:
 
 
 def page(report: str, transitions: int, length: int, repeats: int) -> str:
+    setting = f"--transitions {transitions} --length {length} --repeats {repeats}"
     return f"""# Loading and saving: time and memory
 
-`python benchmarks/io.py --transitions {transitions} --length {length} --repeats {repeats} --write-docs` wrote this page.
+`python benchmarks/io.py {setting} --write-docs` wrote this page.
 
 {transitions:,} transitions in episodes of {length:,} steps, {OBSERVATION} observations and {ACTION} actions as float64:
 {transitions * (OBSERVATION + ACTION + 1) * 8 / 1e6:,.0f} MB. Medians of {repeats} runs, each a process of its own, the
