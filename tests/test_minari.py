@@ -288,7 +288,7 @@ def test_an_environment_from_before_gymnasium_1_can_be_made(minari_store: Path) 
 
 def test_an_environment_that_is_not_installed_is_said() -> None:
     robot = {**json.loads(spec_json("Hopper-v5")), "id": "Robot-v1", "entry_point": "no_such_package:Robot"}
-    with pytest.raises(InputError, match="Robot-v1 can't be started .*no_such_package.*: install the package"):
+    with pytest.raises(InputError, match=r"Robot-v1 can't be started .*no_such_package.*: install the package"):
         environments.make(Metadata(environment=json.dumps(robot)))
 
 
