@@ -68,7 +68,7 @@ def assert_same(found: Trajectories, expected: list[Path], data: Trajectories) -
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_several_passes_equal_algorithm_1_step_by_step(draw):
     random = np.random.default_rng(draw.draw(st.integers(0, 2**32 - 1)))
     data = random_data(random, coarse=draw.draw(st.booleans()))

@@ -18,7 +18,7 @@ from trajstitch.models.mlp import MLP
 class Regression:
     """y = 3x - 1 by a small network."""
 
-    steps: int = 400
+    steps: int = 120
     batch_size: int = 32
     every: int = 1
 
@@ -30,7 +30,7 @@ class Regression:
         return error, {"error": error}
 
     def objectives(self):
-        return (Objective(self.loss, optax.adam(1e-2), every=self.every),)
+        return (Objective(self.loss, optax.adam(3e-2), every=self.every),)
 
 
 def line(rows: int = 500, seed: int = 0):
@@ -53,31 +53,31 @@ def same(a, b) -> bool:
 def test_it_learns_a_line():
     algorithm = Regression()
     x, y = line()
-    model = member(fit(algorithm, start(algorithm), (x, y)).best, 0)
-    assert float(jnp.abs(model(x) - y).mean()) < 0.05
+    model = member(fit(algorithm, start(algorithm), (x, y), every=40).best, 0)
+    assert float(jnp.abs(model(x) - y).mean()) < 0.2
 
 
 def test_same_seed_gives_the_same_bits_whatever_the_chunks():
-    algorithm = Regression(steps=50)
+    algorithm = Regression()
     assert same(
-        fit(algorithm, start(algorithm), line(), every=50).model,
-        fit(algorithm, start(algorithm), line(), every=7).model,
+        fit(algorithm, start(algorithm), line(), every=40).model,
+        fit(algorithm, start(algorithm), line(), every=10).model,
     )
 
 
 def test_a_member_learns_the_same_alone_and_in_company():
-    algorithm = Regression(steps=50)
-    alone, together = (fit(algorithm, start(algorithm, members), line()) for members in (1, 3))
+    algorithm = Regression()
+    alone, together = (fit(algorithm, start(algorithm, members), line(), every=40) for members in (1, 3))
     assert same(member(alone.model, 0), member(together.model, 0))
     assert not same(member(together.model, 0), member(together.model, 1))
 
 
 def test_early_stopping_of_a_member_does_not_depend_on_the_others():
-    algorithm = Regression(steps=300)
+    algorithm = Regression()
     noisy = line(20)[0], line(20)[1] + np.random.default_rng(3).normal(size=(20, 1)).astype(np.float32)
     held = line(40, seed=1)
     alone, together = (
-        fit(algorithm, start(algorithm, members), noisy, held_out=held, patience=30, every=10) for members in (1, 4)
+        fit(algorithm, start(algorithm, members), noisy, held_out=held, patience=30, every=10) for members in (1, 3)
     )
     assert same(member(alone.best, 0), member(together.best, 0))
     assert int(alone.step) < algorithm.steps
@@ -85,9 +85,9 @@ def test_early_stopping_of_a_member_does_not_depend_on_the_others():
 
 
 def test_the_best_parameters_are_kept_not_the_last():
-    algorithm = Regression(steps=200)
-    noisy = line(10)[0], line(10)[1] + np.random.default_rng(3).normal(size=(10, 1)).astype(np.float32)
-    held = line(200, seed=1)
+    algorithm = Regression()
+    noisy = line(20)[0], line(20)[1] + np.random.default_rng(3).normal(size=(20, 1)).astype(np.float32)
+    held = line(40, seed=1)
     state = fit(algorithm, start(algorithm), noisy, held_out=held, every=10)
 
     def loss(model):
@@ -98,9 +98,9 @@ def test_the_best_parameters_are_kept_not_the_last():
 
 
 def test_an_interrupted_fit_resumes_to_the_same_bits():
-    algorithm = Regression(steps=90)
-    data, held = line(), line(50, seed=1)
-    whole = fit(algorithm, start(algorithm, 2), data, held_out=held, every=20)
+    algorithm = Regression()
+    data, held = line(), line(40, seed=1)
+    whole = fit(algorithm, start(algorithm, 3), data, held_out=held, every=40)
 
     kept: list[State] = []
 
@@ -110,9 +110,9 @@ def test_an_interrupted_fit_resumes_to_the_same_bits():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fit(algorithm, start(algorithm, 2), data, held_out=held, every=20, each=interrupt)
-    assert int(kept[-1].step) == 40
-    assert same(fit(algorithm, kept[-1], data, held_out=held, every=20), whole)
+        fit(algorithm, start(algorithm, 3), data, held_out=held, every=40, each=interrupt)
+    assert int(kept[-1].step) == 80
+    assert same(fit(algorithm, kept[-1], data, held_out=held, every=40), whole)
 
 
 class Pair(eqx.Module):
@@ -161,10 +161,10 @@ def test_objectives_alternate_and_targets_follow():
 def test_equal_configs_share_one_compiled_loop():
     from trajstitch.fit import _chunk
 
-    algorithm = Regression(steps=3)
-    fit(algorithm, start(algorithm), line(), every=3)
+    algorithm = Regression()
+    fit(algorithm, start(algorithm), line(), every=40)
     before = _chunk._cached._cache_size()  # pyright: ignore
-    fit(replace(algorithm), start(algorithm), line(seed=2), every=3)
+    fit(replace(algorithm), start(algorithm), line(seed=2), every=40)
     assert _chunk._cached._cache_size() == before  # pyright: ignore
 
 

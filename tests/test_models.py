@@ -37,7 +37,7 @@ def noise(data: Trajectories) -> Trajectories:
 
 
 def test_dynamics_learn_mean_and_spread_and_are_calibrated(data):
-    config = Dynamics(members=3, keep=2, hidden=(32, 32), steps=2000, patience=1000, learning_rate=3e-3)
+    config = Dynamics(members=3, keep=2, hidden=(32,), steps=1000, patience=1000, learning_rate=5e-3)
     models, worth = fit_dynamics(config, data, KEY)
     states = np.random.default_rng(1).uniform(-0.6, 0.6, (200, 2)).astype(np.float32)
     mean, log_std = member(models, 0)(jnp.asarray(states))
@@ -52,7 +52,7 @@ def test_dynamics_learn_mean_and_spread_and_are_calibrated(data):
 
 
 def test_inverse_dynamics_find_the_action_within_its_bounds(data):
-    config = InverseDynamics(hidden=(32, 32), steps=3000, learning_rate=3e-3)
+    config = InverseDynamics(hidden=(32,), steps=2000, learning_rate=5e-3)
     model, worth = fit_inverse(config, data, KEY)
     rows = data.state_rows
     states, following = data.observations[rows], data.observations[rows + 1]
@@ -69,7 +69,7 @@ def test_inverse_dynamics_find_the_action_within_its_bounds(data):
 
 
 def test_regression_reward_learns_the_reward(data):
-    config = RegressionReward(hidden=(32, 32), steps=2000, learning_rate=3e-3)
+    config = RegressionReward(hidden=(32,), steps=1000, learning_rate=5e-3)
     model, worth = fit_reward(config, data, KEY)
     assert worth.learned
     assert worth.facts["R²"] > 0.98
@@ -77,14 +77,14 @@ def test_regression_reward_learns_the_reward(data):
 
 
 def test_generative_reward_learns_the_reward(data):
-    config = GenerativeReward(hidden=(32, 32), steps=4000, learning_rate=2e-3)
+    config = GenerativeReward(hidden=(32,), steps=3000, learning_rate=3e-3)
     _, worth = fit_reward(config, data, KEY)
     assert worth.learned
     assert worth.facts["R²"] > 0.8
 
 
 def test_forward_dynamics_judge_where_an_action_leads(data):
-    config = ForwardDynamics(hidden=(32, 32), steps=2000, learning_rate=3e-3)
+    config = ForwardDynamics(members=2, hidden=(32,), steps=1000, learning_rate=1e-2)
     models, worth = fit_forward(config, data, KEY)
     assert worth.learned
     states = np.random.default_rng(1).uniform(-0.5, 0.5, (300, 2)).astype(np.float32)
@@ -112,7 +112,7 @@ def one_state(terminated: bool) -> Trajectories:
 
 
 def test_value_is_zero_after_a_termination_and_bootstraps_after_a_truncation():
-    config = TwinValue(hidden=(16, 16), steps=4000, discount=0.9, follow=0.05, learning_rate=3e-3, batch_size=64)
+    config = TwinValue(hidden=(16,), steps=3000, discount=0.9, follow=0.05, learning_rate=5e-3, batch_size=64)
     ending, _ = fit_value(config, one_state(terminated=True), KEY)
     np.testing.assert_allclose(
         values(ending, np.arange(5, dtype=np.float32)[:, None]), [4.0951, 3.439, 2.71, 1.9, 1.0], atol=0.15
@@ -122,21 +122,19 @@ def test_value_is_zero_after_a_termination_and_bootstraps_after_a_truncation():
 
 
 def test_value_says_what_it_is_worth_and_starts_warm(data):
-    config = TwinValue(hidden=(32, 32), steps=3000, warm_steps=1, learning_rate=3e-3, follow=0.02)
+    config = TwinValue(hidden=(16,), steps=2000, warm_steps=1, learning_rate=3e-3, follow=0.02)
     model, worth = fit_value(config, data, KEY)
     assert worth.learned
     assert worth.facts["R²"] > 0.5
     warm, _ = fit_value(config, data, KEY, warm=model)
-    cold, _ = fit_value(replace(config, steps=1), data, KEY)
-    found, near, far = (values(one, data.observations) for one in (model, warm, cold))
-    assert np.abs(near - found).mean() < 0.2 * np.abs(far - found).mean()
+    found, near, cold = (values(one, data.observations) for one in (model, warm, config.init(KEY, data)))
+    assert np.abs(near - found).mean() < 0.2 * np.abs(cold - found).mean()
 
 
-def test_models_of_noise_are_said_to_have_learned_nothing(noise):
-    assert not fit_inverse(InverseDynamics(hidden=(8,), steps=200), noise, KEY)[1].learned
-    assert not fit_reward(RegressionReward(hidden=(8,), steps=200), noise, KEY)[1].learned
-    worth = fit_forward(ForwardDynamics(members=1, hidden=(8,), steps=200), noise, KEY)[1]
-    assert "learned nothing" not in str(worth) or not worth.learned
+def test_a_model_of_noise_is_said_to_have_learned_nothing(noise):
+    worth = fit_reward(RegressionReward(hidden=(8,), steps=200), noise, KEY)[1]
+    assert not worth.learned
+    assert "learned nothing" in str(worth)
 
 
 def test_discounted_returns_stop_at_each_episode_and_continue_with_what_follows():
