@@ -9,7 +9,7 @@ import os
 import struct
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -180,17 +180,30 @@ def explorer(plan: Exploration, weights: np.ndarray, rows: np.ndarray):
 
 
 def evaluate(environment: Environment, layers: Layers, episodes: int, first_seed: int) -> list[float]:
-    """Returns of the policy without noise, episode i started from seed `first_seed` + i.
-
-    The episodes are stepped together, one to each environment, so that short ones don't count more.
-    """
+    """Returns of the policy without noise, episode i started from seed `first_seed` + i."""
+    bound = np.asarray(environment.bound)
     environments = _environments(environment, episodes)
-    current = np.stack([env.reset(seed=first_seed + i)[0] for i, env in enumerate(environments)])
-    returns, running = np.zeros(episodes), list(range(episodes))
+    return play(environments, lambda observations: act(layers, observations, bound), first_seed)
+
+
+def play(
+    environments: Sequence[gymnasium.Env],
+    act: Callable[[np.ndarray], np.ndarray],
+    first_seed: int,
+    flatten: Callable[[Any], np.ndarray] = np.asarray,
+) -> list[float]:
+    """The return of one episode in each environment, the i-th started from seed `first_seed` + i.
+
+    The episodes are stepped together, so that short ones don't count more; finished ones keep their place in the
+    policy's batch, so that no bit depends on them.
+    """
+    current = np.stack([flatten(env.reset(seed=first_seed + i)[0]) for i, env in enumerate(environments)])
+    returns, running = np.zeros(len(environments)), list(range(len(environments)))
     while running:
-        action = act(layers, current, np.asarray(environment.bound))
+        action = act(current)
         for i in tuple(running):
-            current[i], reward, terminated, truncated, _ = environments[i].step(action[i])
+            observation, reward, terminated, truncated, _ = environments[i].step(action[i])
+            current[i] = flatten(observation)
             returns[i] += float(reward)
             if terminated or truncated:
                 running.remove(i)

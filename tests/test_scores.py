@@ -1,0 +1,80 @@
+"""Statistics against cases that a hand or scipy can compute."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy.stats import mannwhitneyu, trim_mean
+
+from trajstitch.environments import REFERENCE
+from trajstitch.scores import Summary, interquartile_mean, last_and_best, normalised, probability_of_improvement
+from trajstitch.trajectories import Metadata
+
+
+def test_score_0_is_random_and_100_is_expert() -> None:
+    hopper = Metadata("hopper-medium-v2")
+    np.testing.assert_allclose(normalised(np.array(REFERENCE["hopper"]), hopper), [0, 100])
+    np.testing.assert_allclose(normalised(np.array([1.0, 3.0]), Metadata(reference=(1.0, 5.0))), [0, 50])
+    np.testing.assert_array_equal(normalised(np.array([7.0]), Metadata("a log")), [7])
+
+
+def test_interquartile_mean_leaves_out_the_outer_quarters() -> None:
+    assert interquartile_mean(np.array([-1000.0, 2, 3, 4, 1000, 3, 5, 1])).value == 3
+    many = np.random.default_rng(0).normal(size=37)
+    assert interquartile_mean(many).value == trim_mean(many, 0.25)
+
+
+def test_its_interval_is_the_exact_bootstrap_distribution_s() -> None:
+    """Two seeds have four resamples: means 0, 5, 5, 10, so the 2.5 % and 97.5 % quantiles are the ends."""
+    assert interquartile_mean(np.array([0.0, 10.0])) == (5.0, 0.0, 10.0)
+    scores = np.array([1.0, 2.0, 4.0, 8.0])
+    exact = [trim_mean(np.array(draw), 0.25) for draw in product(scores, repeat=4)]
+    found = interquartile_mean(scores)
+    np.testing.assert_allclose(np.array([found.low, found.high], float), np.quantile(exact, [0.025, 0.975]), atol=0.51)
+
+
+def test_resampling_stays_within_each_set() -> None:
+    """Seeds that agree leave no doubt, however much the sets differ."""
+    assert interquartile_mean(np.full(5, 10.0), np.full(5, 90.0)) == (50.0, 50.0, 50.0)
+
+
+def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    random = np.random.default_rng(0)
+    hits = [found.low <= 0 <= found.high for found in map(interquartile_mean, random.normal(size=(100, 20)))]  # pyright: ignore
+    assert np.mean(hits) > 0.85
+
+
+def test_one_seed_has_no_interval_and_no_spread() -> None:
+    found = Summary.of(np.array([3.0]))
+    assert (found.mean, found.std, found.iqm) == (3.0, None, (3.0, None, None))
+    assert str(found) == "3.0"
+
+
+def test_summary_is_mean_and_sample_deviation() -> None:
+    found = Summary.of(np.array([1.0, 2.0, 3.0]))
+    assert (found.mean, found.std) == (2.0, 1.0)
+    assert str(found) == "2.0 ± 1.0"
+
+
+def test_probability_of_improvement_is_mann_whitney_s_u_over_pairs() -> None:
+    random = np.random.default_rng(1)
+    ours, theirs = random.integers(0, 6, 7).astype(float), random.integers(0, 6, 5).astype(float)
+    found = probability_of_improvement([ours], [theirs])
+    assert found.value == pytest.approx(mannwhitneyu(ours, theirs).statistic / 35)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low <= found.value <= found.high
+
+
+def test_probability_of_improvement_at_its_ends() -> None:
+    low, high = np.arange(3.0), np.arange(3.0) + 10
+    assert probability_of_improvement([high], [low]) == (1, 1, 1)
+    assert probability_of_improvement([low], [high]) == (0, 0, 0)
+    assert probability_of_improvement([low], [low]).value == 0.5
+    assert probability_of_improvement([high, low], [low, high]).value == 0.5
+
+
+def test_last_and_best_are_both_reported() -> None:
+    last, best = last_and_best(np.array([[5.0, 1.0], [3.0, 9.0], [4.0, 2.0]]))
+    assert last.scores == (4, 2)
+    assert best.scores == (5, 9)
