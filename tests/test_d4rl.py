@@ -417,3 +417,13 @@ def test_a_really_full_disk_is_said_too() -> None:
     with tiny_disk() as disk:
         assert "the disk is full; nothing was written" in save_to_a_full_disk(f"d4rl:{disk}/data.hdf5")
         assert leftovers(disk) == []
+
+
+def test_ant_is_evaluated_with_the_contact_forces_that_d4rl_logged(tmp_path: Path) -> None:
+    path = tmp_path / "ant-medium-v2.hdf5"
+    with h5py.File(path, "w") as file:
+        file["observations"], file["next_observations"] = np.zeros((3, 111)), np.zeros((3, 111))
+        file["actions"], file["rewards"] = np.zeros((3, 8)), np.arange(3.0)
+        file["terminals"], file["timeouts"] = np.zeros(3, bool), np.array([False, False, True])
+    environment = environments.make(d4rl.load(str(path)).metadata)
+    assert environment.observation_space.shape == (111,)

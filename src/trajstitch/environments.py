@@ -3,6 +3,7 @@
 import difflib
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trajstitch.errors import InputError
@@ -27,6 +28,8 @@ D4RL_ENVIRONMENTS = {
     "ant": "Ant-v4",
 }
 """D4RL's v2 data was logged in environments that Gymnasium's v4 reproduce; v5 changed Walker2d's physics."""
+D4RL_OPTIONS = {"Ant-v4": {"use_contact_forces": True}}
+"""What those environments need to show what D4RL's observations hold."""
 
 LEGACY_SPEC = {"apply_api_compatibility", "autoreset"}
 """What an EnvSpec written before Gymnasium 1.0 holds and later ones refuse; Minari's older sets have it."""
@@ -89,7 +92,8 @@ def spec_json(environment: str) -> str:
     import gymnasium
 
     try:
-        return gymnasium.spec(environment).to_json()
+        spec = gymnasium.spec(environment)
+        return replace(spec, kwargs={**spec.kwargs, **D4RL_OPTIONS.get(environment, {})}).to_json()
     except gymnasium.error.Error as error:
         near = difflib.get_close_matches(environment, list(gymnasium.registry), n=1)
         raise InputError(
