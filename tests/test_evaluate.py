@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Dict
 from trajstitch import spaces
 from trajstitch.environments import spec_json
 from trajstitch.errors import InputError
-from trajstitch.evaluate import FIRST_SEED, evaluate, film, flat
+from trajstitch.evaluation import FIRST_SEED, evaluate, film, flat
 from trajstitch.policies.policy import Policy, Units
 from trajstitch.trajectories import Metadata
 

@@ -16,13 +16,12 @@ from gymnasium.spaces import Box
 
 from trajstitch.errors import InputError
 from trajstitch.fit import State, fit
-from trajstitch.models.value import TwinValue
 from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.policies.iql import IQL
 from trajstitch.policies.policy import Policy, load_policies, load_policy, save_policies
 from trajstitch.policies.td3_bc import TD3BC
 from trajstitch.runs import Run, tensors_of
-from trajstitch.train import Algorithm, exported, start
+from trajstitch.training import Algorithm, exported, start
 from trajstitch.trajectories import Metadata, Trajectories
 
 LOW, HIGH = -2.0, 4.0
@@ -71,7 +70,7 @@ class Case:
 CASES = {
     "bc": Case(BC(**SMALL), cloned),
     "gaussian bc": Case(BC(**SMALL, gaussian=True), cloned),
-    "weighted-bc": Case(WeightedBC(**SMALL, value=TwinValue(steps=200, hidden=(16,))), cloned),
+    "weighted-bc": Case(WeightedBC(**SMALL, value_steps=100), cloned),
     "td3-bc": Case(TD3BC(**SMALL, alpha=10.0), best, 0.2),
     "iql": Case(IQL(**SMALL, temperature=5.0, scale_rewards=False, target_rate=0.05), weighted_by_advantage, 0.1),
 }
@@ -216,7 +215,7 @@ def test_weights_follow_the_value_and_average_one() -> None:
         observations=np.repeat(state, 2)[:, None],
         rewards=(2 + state).astype(np.float32),
     )
-    algorithm = WeightedBC(value=TwinValue(steps=600, hidden=(16,), learning_rate=1e-2))
+    algorithm = WeightedBC(value_steps=400)
     weight = np.asarray(algorithm.problem(data).samples.weight)
     np.testing.assert_allclose(weight, (2 + state) / 2, atol=0.1)
 

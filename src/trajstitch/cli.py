@@ -20,6 +20,8 @@ VERBS = {
     "convert": "copy a data set from one format to another",
     "stitch": "make a better data set out of one, from its own trajectories",
     "truth": "ask the simulator how real a run's jumps are",
+    "train": "train a policy on a data set, several seeds at once",
+    "evaluate": "roll a run's policies out and score them",
     "expert": "train a ladder of policies (TD3) for the built-in sets",
 }
 

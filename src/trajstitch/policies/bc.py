@@ -3,7 +3,7 @@
 Observations go in as they are, like the authors'; actions are measured in units of their bounds.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import equinox as eqx
@@ -77,16 +77,16 @@ class BC:
 class WeightedBC(BC):
     """Each sample weighted by V(s): what the value function gives without stitching.
 
-    V comes first, and is the same for every seed. Only the ratios of the weights matter, so their mean is made 1;
+    V is the same for every seed. Only the ratios of the weights matter, so their mean is made 1;
     where V falls below zero, the lowest becomes the zero, since a negative weight would flee the logged action.
     """
 
-    value: TwinValue = field(default_factory=lambda: TwinValue(steps=100_000))
-    """How V is fitted."""
+    value_steps: int = 100_000
+    """Gradient steps of V, which comes first."""
 
     def problem(self, data: Trajectories) -> Problem:
         made, samples = super().problem(data)
-        value, worth = fit_value(self.value, data, jax.random.key(0))
+        value, worth = fit_value(TwinValue(steps=self.value_steps), data, jax.random.key(0))
         console.log(str(worth))
         found = values(value, data.observations[data.state_rows])
         found = found - min(found.min(), 0)

@@ -137,7 +137,7 @@ def train_run(job: Train, algorithm: Algorithm, columns: Columns | None = None) 
         "seed": job.seed,
     }
     run = Run.start(job.folder(_name(algorithm)), "train", config, resume=job.resume)
-    run.write_json("data", metadata.to_json(data.metadata))
+    run.write_json("data", json.loads(metadata.to_json(data.metadata)))
     if checkpoint(run, algorithm.steps).exists():
         console.log(f"{run.folder}: trained to its last step already")
         return run
@@ -179,6 +179,17 @@ def divided(data: Trajectories, top: float, hold_out: float) -> tuple[Trajectori
     count = min(max(round(hold_out * len(data)), 1), len(data) - 1)
     held[np.random.default_rng(0).permutation(len(data))[:count]] = True
     return data[np.flatnonzero(~held)], data[np.flatnonzero(held)]
+
+
+def source_data(run: Run) -> Trajectories:
+    """The data set that a training was given."""
+    config = run.facts["config"]
+    if config["columns"] is None:
+        return formats.load(config["source"])
+    columns: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in config["columns"].items()
+    }
+    return formats.load(config["source"], columns=Columns(**columns))
 
 
 def schedule(steps: int) -> tuple[int, set[int]]:

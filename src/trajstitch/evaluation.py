@@ -4,20 +4,26 @@ Which episodes a process plays, and in which batch, is settled in advance, and e
 the returns are the same whatever the number of processes. These import no jax and start in a second or two.
 """
 
+import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 from jaxtyping import Float
+from tyro.conf import Positional, arg
 
 from trajstitch import console, environments, spaces
 from trajstitch.errors import InputError
-from trajstitch.policies.policy import Policy
+from trajstitch.formats import metadata
+from trajstitch.policies.policy import Policy, checkpoints, load_policies
+from trajstitch.runs import Run, versions
+from trajstitch.scores import Summary, last_and_best, normalised
 from trajstitch.sets.rollout import evaluators, one_thread_each, play
 from trajstitch.trajectories import Metadata
 
@@ -114,6 +120,88 @@ def flat(space: gymnasium.Space, observation: Any) -> np.ndarray:
 def _lanes(environment: str, count: int) -> list[gymnasium.Env]:
     """A process's environments, made once: a reset leaves nothing of the episode before."""
     return [environments.make(Metadata(environment=environment), disable_env_checker=True) for _ in range(count)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate:
+    """Score the policies of a run."""
+
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """The folder of a `trajstitch train`."""
+    episodes: int = 10
+    """Episodes of each policy."""
+    seed: int = FIRST_SEED
+    """The first episode's; the others' follow it."""
+    last: bool = False
+    """The last checkpoint alone."""
+    offline: bool = False
+    """Don't roll out: give what the data alone can tell, as for data that names no environment."""
+    estimate_steps: int = 50_000
+    """Without rollouts: gradient steps of fitted-Q evaluation."""
+    processes: int | None = None
+    """Worker processes; one a core if not given. The returns do not depend on it."""
+
+
+def evaluate_run(config: Evaluate) -> dict[str, Any]:
+    """Evaluate a training's checkpoints; the result, JSON values, is also left in its folder as scores.json."""
+    run = Run.open(config.run, "train")
+    found = [load_policies(path) for path in checkpoints(run.folder)[-1 if config.last else 0 :]]
+    if not found:
+        raise InputError(f"{run.folder}: holds no checkpoints yet; go on with it by `trajstitch train ... --resume`")
+    known = stored_metadata(run)
+    facts = {"seeds": [policy.seed for policy in found[-1]], "versions": versions()}
+    if config.offline or environments.environment_id(known) is None:
+        result = facts | _from_data(run, found[-1], config.estimate_steps)
+    else:
+        policies = [policy for checkpoint in found for policy in checkpoint]
+        returns = evaluate(policies, known, config.episodes, config.seed, config.processes)
+        returns = returns.reshape(len(found), -1, config.episodes)
+        result = facts | _from_rollouts(run, known, [policies[0].steps for policies in found], returns)
+        result |= {"episodes": config.episodes, "first_seed": config.seed}
+    run.write_json("scores", result)
+    return result
+
+
+def stored_metadata(run: Run) -> Metadata:
+    """What the run knows about its data, which may be gone."""
+    return metadata.from_json(json.dumps(run.read_json("data")), run.facts["config"]["source"])
+
+
+def _from_rollouts(run: Run, known: Metadata, steps: list[int], returns: np.ndarray) -> dict[str, Any]:
+    scores = normalised(returns.mean(-1), known)
+    last, best = last_and_best(scores)
+    mean_return = run.facts["config"]["mean_return"]
+    return {
+        "environment": environments.environment_id(known),
+        "reference": environments.reference(known),
+        "data": {"mean_return": mean_return, "score": float(normalised(np.array(mean_return), known))},
+        "checkpoints": [
+            {"steps": step, "returns": part.tolist(), **Summary.of(score).to_json()}
+            for step, part, score in zip(steps, returns, scores, strict=True)
+        ],
+        "last": last.to_json(),
+        "best": best.to_json(),
+    }
+
+
+def _from_data(run: Run, policies: list[Policy], steps: int) -> dict[str, Any]:
+    from trajstitch.off_policy import FittedQ, action_errors, estimated_returns
+    from trajstitch.training import divided, source_data
+
+    data = source_data(run)
+    _, held = divided(data, run.facts["config"]["top"], run.facts["config"]["hold_out"])
+    method = FittedQ(steps=steps)
+    estimates, logged = estimated_returns(policies, data, method)
+    return {
+        "environment": None,
+        "action_error": {"held_out": held is not None, **action_errors(policies, held or data)},
+        "estimate": {
+            "method": "fitted-Q evaluation",
+            "discount": method.discount,
+            "discounted_return": Summary.of(estimates).to_json(),
+            "data": logged,
+        },
+    }
 
 
 def film(policy: Policy, metadata: Metadata, path: Path, seed: int = FIRST_SEED) -> float:

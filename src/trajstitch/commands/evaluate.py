@@ -1,0 +1,103 @@
+"""`trajstitch evaluate RUN`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from trajstitch import console
+from trajstitch.commands import print_json
+from trajstitch.errors import InputError
+from trajstitch.evaluation import Evaluate, evaluate_run, film, stored_metadata
+from trajstitch.policies.policy import load_policy
+from trajstitch.runs import Run
+from trajstitch.scores import Interval, Summary, probability_of_improvement
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command(Evaluate):
+    """Roll a run's policies out in the environment of their data, and score every checkpoint.
+
+    Methods are ranked by the last checkpoint; the best one is shown beside it and has peeked at the environment.
+
+    Example: trajstitch evaluate runs/bc-hopper-medium-replay --episodes 10
+    """
+
+    against: Path | None = None
+    """Another run, evaluated before: how likely is a policy of this one better than one of that?"""
+    video: Path | None = None
+    """Film one episode of the first seed's last policy into this file (mp4 or gif)."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+    def execute(self) -> None:
+        theirs = None if self.against is None else Run.open(self.against, "train").read_json("scores")
+        result = evaluate_run(self)
+        if theirs is not None:
+            if "last" not in result or "last" not in theirs:
+                raise InputError(f"{self.run} and {self.against}: only runs that were rolled out can be compared")
+            better = probability_of_improvement([_scores(result)], [_scores(theirs)])
+            result["against"] = {"run": str(self.against), "probability_of_improvement": better._asdict()}
+        if self.video is not None:
+            known = stored_metadata(Run.open(self.run, "train"))
+            result["video"] = {"file": str(self.video), "return": film(load_policy(self.run), known, self.video)}
+        if self.json:
+            print_json(result)
+        elif result["environment"] is None:
+            _print_estimate(result)
+        else:
+            _print_scores(result)
+
+
+def _scores(result: dict[str, Any]) -> Any:
+    import numpy as np
+
+    return np.array(result["last"]["scores"])
+
+
+def _print_scores(result: dict[str, Any]) -> None:
+    out = console.stdout()
+    unit = "return" if result["reference"] is None else "score"
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("checkpoint")
+    table.add_column(f"{unit}, mean ± std over seeds", justify="right")
+    table.add_column("interquartile mean [95 %]", justify="right")
+    rows = [(f"{checkpoint['steps']:,} steps", checkpoint) for checkpoint in result["checkpoints"]]
+    for name, part in (*rows, ("last", result["last"]), ("best of each seed", result["best"])):
+        found = _summary(part)
+        table.add_row(name, str(found), str(found.iqm), style="bold" if name == "last" else None)
+    out.print(table)
+    out.print(
+        f"{len(result['seeds'])} seeds × {result['episodes']} episodes in {result['environment']}; the data's mean "
+        f"{unit} is {result['data']['score']:.1f}",
+        soft_wrap=True,
+    )
+    if "against" in result:
+        better = Interval(**result["against"]["probability_of_improvement"])
+        bounds = "" if better.low is None else f" [{better.low:.2f}, {better.high:.2f}]"
+        out.print(f"better than {result['against']['run']} with probability {better.value:.2f}{bounds}", soft_wrap=True)
+    if "video" in result:
+        out.print(f"{result['video']['file']}: an episode of return {result['video']['return']:,.0f}", soft_wrap=True)
+
+
+def _print_estimate(result: dict[str, Any]) -> None:
+    out = console.stdout()
+    errors, estimate = result["action_error"], result["estimate"]
+    where = "held-out episodes" if errors["held_out"] else "the data it was trained on"
+    found = _summary(estimate["discounted_return"])
+    out.print("no rollouts, so no scores: this is what the data alone can tell")
+    out.print(
+        f"action error on {where}: {sum(errors['action_error']) / len(errors['action_error']):.3f} of the action "
+        f"bounds (always the mean action: {errors['baseline']:.3f})",
+        soft_wrap=True,
+    )
+    out.print(
+        f"discounted return (γ = {estimate['discount']}), an ESTIMATE by {estimate['method']}: {found}, where the "
+        f"logged episodes have {estimate['data']:.1f}; it is no better than the data's coverage",
+        soft_wrap=True,
+    )
+
+
+def _summary(part: dict[str, Any]) -> Summary:
+    return Summary(tuple(part["scores"]), part["mean"], part["std"], Interval(**part["iqm"]))
