@@ -190,5 +190,7 @@ def machine() -> str:
 
 def command_line() -> str:
     """The command line as the user would type it again."""
-    program = Path(sys.argv[0]).name
-    return shlex.join(["trajstitch" if program in ("trajstitch", "__main__.py") else program, *sys.argv[1:]])
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    program = Path(sys.argv[0]).name if spec is None else f"python -m {spec.name}"
+    ours = program in ("trajstitch", "python -m trajstitch.__main__")
+    return " ".join(["trajstitch" if ours else program, *map(shlex.quote, sys.argv[1:])])
