@@ -50,6 +50,15 @@ def test_exact_engines_survive_rounding(engine):
     assert listed(neighbours(states, group, near)) == brute_force(states, group, near)
 
 
+def test_the_accelerator_works_in_tiles_and_groups(monkeypatch):
+    random = np.random.default_rng(0)
+    states = random.normal(size=(3001, 3)).astype(np.float32)
+    group = np.arange(3001) // 50
+    expected = neighbours(states, group, Near(k=3, method="tree"))
+    monkeypatch.setattr("trajstitch.neighbours.TILE", 1024)
+    assert listed(neighbours(states, group, Near(k=3, method="accelerator"))) == listed(expected)
+
+
 def test_own_episode_never_counts_even_when_it_crowds_out_all_others():
     states = np.concatenate((np.linspace(0, 0.1, 200), [5.0, 6.0]))[:, None].astype(np.float32)
     group = np.array([0] * 200 + [1, 1])
