@@ -9,11 +9,12 @@ the model that the optimiser moves. One step draws a batch and goes through the 
     TD3+BC                 the critics at every step, the actor at every second, then the targets follow
 
 Many members (an ensemble, seeds) train together along a leading axis of the model. What a member learns depends
-on its own key alone: step n draws from `fold_in(key, n)`, so neither the chunks, nor an interruption, nor the
-number of members changes a bit. On the CPU, where a vmap is no faster and would round differently, one program
-trains a member, and each member in turn; elsewhere they are one vmap.
+on its own key alone: step n draws from `fold_in(key, n)`, so neither the chunks (of whole periods, where objectives
+alternate), nor an interruption, nor the number of members changes a bit. On the CPU, where a vmap is no faster and
+would round differently, one program trains a member, and each member in turn; elsewhere they are one vmap.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -134,7 +135,7 @@ def fit(
     with console.progress(title, max(algorithm.steps - done, 0), "steps") as advance:
         while done < algorithm.steps:
             length = min(every - done % every, algorithm.steps - done)
-            state, metrics = _advance(algorithm, state, data, length)
+            state, metrics = _advance(algorithm, state, data, done, length)
             done += length
             if held_out is not None:
                 state = _keep_best(algorithm, state, held_out, patience)
@@ -148,16 +149,17 @@ def fit(
     return state if held_out is not None else eqx.tree_at(lambda state: state.best, state, state.model)
 
 
-def _advance(algorithm: Algorithm, state: State, data: Any, length: int) -> tuple[State, Metrics]:
+def _advance(algorithm: Algorithm, state: State, data: Any, done: int, length: int) -> tuple[State, Metrics]:
+    phase = done % period(algorithm)
     members = (state.model, state.optimisers, state.keys)
     if jax.default_backend() == "cpu":
         # A loop over members within the program would be compiled, fused and so rounded differently with their number.
         # Dispatched one by one, they run side by side where cores are free.
         parts = _apart(members, len(state.keys)) if len(state.keys) > 1 else [members]
-        done = [_chunk(algorithm, part, state.step, data, length) for part in parts]
-        (model, optimisers), metrics = _together(done) if len(done) > 1 else done[0]
+        moved = [_chunk(algorithm, part, state.step, data, phase, length) for part in parts]
+        (model, optimisers), metrics = _together(moved) if len(moved) > 1 else moved[0]
     else:
-        (model, optimisers), metrics = _chunk(algorithm, members, state.step, data, length)
+        (model, optimisers), metrics = _chunk(algorithm, members, state.step, data, phase, length)
     step = state.step + length
     return State(model, optimisers, state.keys, step, state.best, state.best_loss, state.best_step), metrics
 
@@ -174,29 +176,58 @@ def _together(parts: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves) if eqx.is_array(leaves[0]) else leaves[0], *parts)
 
 
+def period(algorithm: Algorithm) -> int:
+    """Steps after which the same objectives are due again."""
+    return math.lcm(*(objective.every for objective in algorithm.objectives()))
+
+
 @eqx.filter_jit
 def _chunk(
-    algorithm: Algorithm, members: tuple[Any, Any, PRNGKeyArray], first: Array, data: Any, length: int
+    algorithm: Algorithm, members: tuple[Any, Any, PRNGKeyArray], first: Array, data: Any, phase: int, length: int
 ) -> tuple[tuple[Any, Any], Metrics]:
+    """`length` steps of every member; `first` is the number of the first, and `phase` what is left of it by period.
+
+    The loop's body is a whole period, in which each step's objectives are known: deciding within the loop would copy
+    the whole model at each step, and keep the CPU from running what is independent side by side.
+    """
     *trained, keys = members
     steps = first + jnp.arange(length)
     arrays, static = eqx.partition(tuple(trained), eqx.is_array)
     rows = len(jax.tree.leaves(data)[0])
+    cycle = period(algorithm)
+    before = min(-phase % cycle, length)
+    whole = (length - before) // cycle * cycle
 
     def train(arrays: Any, key: PRNGKeyArray) -> tuple[Any, tuple[Metrics, ...]]:
         # Drawn for the whole chunk at once: small random kernels inside the loop would cost more than the step.
         keys = jax.vmap(lambda step: jax.random.fold_in(key, step))(steps)
         drawn = jax.vmap(lambda key: jax.random.randint(key, (algorithm.batch_size,), 0, rows))(keys)
 
-        def step(arrays: Any, now: tuple[Array, PRNGKeyArray, Array]) -> tuple[Any, tuple[Metrics, ...]]:
-            number, key, index = now
+        def some(arrays: Any, now: tuple[PRNGKeyArray, Array], phase: int) -> tuple[Any, tuple[Metrics, ...]]:
+            """A few steps, one by one; their metrics are summed."""
             model, optimisers = eqx.combine(arrays, static)
-            batch = jax.tree.map(lambda leaf: leaf[index], data)
-            model, optimisers, metrics = _step(algorithm, model, optimisers, batch, number, key)
-            return eqx.filter((model, optimisers), eqx.is_array), metrics
+            found: list[Any] = []
+            for number, (key, index) in enumerate(zip(*now, strict=True)):
+                batch = jax.tree.map(lambda leaf: leaf[index], data)  # noqa: B023
+                model, optimisers, metrics = _step(algorithm, model, optimisers, batch, phase + number, key)
+                found.append(metrics)
+            return eqx.filter((model, optimisers), eqx.is_array), jax.tree.map(lambda *values: sum(values), *found)
 
-        arrays, metrics = jax.lax.scan(step, arrays, (steps, keys, drawn))
-        return arrays, jax.tree.map(lambda values: jnp.sum(values, 0), metrics)
+        def cut(start: int, stop: int) -> tuple[PRNGKeyArray, Array]:
+            return keys[start:stop], drawn[start:stop]
+
+        sums = []
+        if before:
+            arrays, metrics = some(arrays, cut(0, before), phase)
+            sums.append(metrics)
+        if whole:
+            groups = jax.tree.map(lambda leaf: leaf.reshape(-1, cycle, *leaf.shape[1:]), cut(before, before + whole))
+            arrays, metrics = jax.lax.scan(lambda arrays, now: some(arrays, now, 0), arrays, groups)
+            sums.append(jax.tree.map(lambda values: jnp.sum(values, 0), metrics))
+        if before + whole < length:
+            arrays, metrics = some(arrays, cut(before + whole, length), 0)
+            sums.append(metrics)
+        return arrays, jax.tree.map(lambda *values: sum(values), *sums)
 
     if len(keys) == 1:
         one = train(*jax.tree.map(lambda leaf: leaf[0], (arrays, keys)))
@@ -205,38 +236,26 @@ def _chunk(
         arrays, sums = jax.vmap(train)(arrays, keys)
     metrics: Metrics = {}
     for objective, total in zip(algorithm.objectives(), sums, strict=True):
-        count = jnp.maximum(jnp.sum((steps + 1) % objective.every == 0), 1)
+        count = max(sum(_due(objective, phase + step) for step in range(length)), 1)
         metrics |= {name: value / count for name, value in total.items() if name not in metrics}
     return eqx.combine(arrays, static), metrics
 
 
+def _due(objective: Objective, number: int) -> bool:
+    return (number + 1) % objective.every == 0
+
+
 def _step(
-    algorithm: Algorithm, model: Any, optimisers: tuple[Any, ...], batch: Any, number: Array, key: PRNGKeyArray
+    algorithm: Algorithm, model: Any, optimisers: tuple[Any, ...], batch: Any, number: int, key: PRNGKeyArray
 ) -> tuple[Any, tuple[Any, ...], tuple[Metrics, ...]]:
     moved, all_metrics = [], []
     for index, (objective, optimiser) in enumerate(zip(algorithm.objectives(), optimisers, strict=True)):
-        arrays, static = eqx.partition(model, eqx.is_array)
-
-        def move(arrays: Any, optimiser: Any, objective=objective, static=static, index=index) -> Any:
-            model, optimiser, metrics = _move(
-                objective, eqx.combine(arrays, static), optimiser, batch, jax.random.fold_in(key, index)
-            )
-            return eqx.filter(model, eqx.is_array), optimiser, metrics
-
-        if objective.every == 1:
-            arrays, optimiser, metrics = move(arrays, optimiser)
+        own_key = jax.random.fold_in(key, index)
+        if _due(objective, number):
+            model, optimiser, metrics = _move(objective, model, optimiser, batch, own_key)
         else:
-            nothing = jax.tree.map(
-                lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(move, arrays, optimiser)[2]
-            )
-            arrays, optimiser, metrics = jax.lax.cond(
-                (number + 1) % objective.every == 0,
-                move,
-                lambda arrays, optimiser, nothing=nothing: (arrays, optimiser, nothing),
-                arrays,
-                optimiser,
-            )
-        model = eqx.combine(arrays, static)
+            shapes = eqx.filter_eval_shape(_move, objective, model, optimiser, batch, own_key)[2]
+            metrics = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         moved.append(optimiser)
         all_metrics.append(metrics)
     return model, tuple(moved), tuple(all_metrics)
