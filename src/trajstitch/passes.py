@@ -397,13 +397,13 @@ def walk(paths: Paths, graph: StitchGraph, decisions: Decisions, horizon: int) -
             wanted[wanted] = ~met.has(walker[wanted], targets[jump[wanted]])
             onward = at + 1
             onward[wanted] = landing[targets[jump[wanted]]]
-            stuck = ~wanted
-            stuck[stuck] = met.has(walker[stuck], paths.node[onward[stuck]])
-            terminated[walker[stuck]], truncated[walker[stuck]] = False, True
-            if stuck.any():
-                walker, at, jump, onward, wanted = (part[~stuck] for part in (walker, at, jump, onward, wanted))
             node = paths.node[onward]
-            met.add(walker, node)
+            stuck = ~met.add(walker, node)
+            if stuck.any():
+                terminated[walker[stuck]], truncated[walker[stuck]] = False, True
+                walker, at, jump, onward, wanted, node = (
+                    part[~stuck] for part in (walker, at, jump, onward, wanted, node)
+                )
             steps.append((walker, np.full(len(walker), time), kind[at], np.where(wanted, jump, -1), node))
 
             done = ends[onward]
@@ -481,8 +481,11 @@ class _Met:
     def has(self, walks: np.ndarray, nodes: np.ndarray) -> Bool[np.ndarray, " walks"]:
         return self._slot(walks, nodes)[1]
 
-    def add(self, walks: np.ndarray, nodes: np.ndarray) -> None:
-        self.table[self._slot(walks, nodes)[0]] = nodes
+    def add(self, walks: np.ndarray, nodes: np.ndarray) -> Bool[np.ndarray, " walks"]:
+        """Whether each node is new to its walk; from now on it is met."""
+        slot, held = self._slot(walks, nodes)
+        self.table[slot] = nodes
+        return ~held
 
 
 def _choose(old: Paths, new: Paths, accepted: Bool[np.ndarray, " episodes"]) -> Paths:
