@@ -10,7 +10,8 @@ from trajstitch import sets
 from trajstitch.environments import environment_id, normalised
 from trajstitch.errors import InputError
 from trajstitch.sets.collect import LANES, Collect, Part, _pieces, clean_episodes, collect, recipe
-from trajstitch.sets.ladder import TASKS, load_ladder
+from trajstitch.sets.ladder import TASKS, act, load_ladder
+from trajstitch.sets.lanes import Lanes
 
 
 @pytest.mark.parametrize("name", ["hopper/medium-replay", "hopper/noisy-expert-10"])
@@ -25,21 +26,54 @@ def test_other_seed_gives_other_data():
     assert not np.array_equal(first.observations[0], second.observations[0])
 
 
+@pytest.mark.parametrize("checkpoint", [0, 4, -1])
 @pytest.mark.parametrize("task", TASKS)
-def test_collected_steps_are_what_the_environment_does(task):
+def test_lanes_do_what_the_environment_does_bit_for_bit(task, checkpoint):
+    """Falls, a weak policy's flailing and an expert's run, each beside Gymnasium's own environment."""
+    layers = load_ladder(task).checkpoints[checkpoint].layers
+    lanes = Lanes(TASKS[task], 2)
+    beside = [gymnasium.make(TASKS[task]) for _ in range(2)]
+    random = np.random.default_rng(0)
+    for round_ in range(3):
+        seeds = [10 * round_, 10 * round_ + 1]
+        current = np.stack([lanes.reset(lane, seed) for lane, seed in enumerate(seeds)])
+        np.testing.assert_array_equal(
+            current, [env.reset(seed=seed)[0] for env, seed in zip(beside, seeds, strict=True)]
+        )
+        alive = [0, 1]
+        for _ in range(120):
+            noise = random.normal(0, 0.3, (2, len(lanes.low)))
+            actions = np.clip(act(layers, current) + noise, lanes.low, lanes.high).astype(np.float32)
+            found = lanes.step(alive, actions[alive])
+            for row, lane in enumerate(alive):
+                observation, reward, terminated, _, _ = beside[lane].step(actions[lane])
+                np.testing.assert_array_equal(found.observations[row], observation)
+                assert found.rewards[row] == reward
+                assert found.terminated[row] == terminated
+            current[alive] = found.observations
+            alive = [lane for lane, ended in zip(alive, found.terminated, strict=True) if not ended]
+            if not alive:
+                break
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_collected_episode_is_what_its_actions_do(task):
     """Replay the first episode's actions in a fresh environment: same states, rewards and end."""
-    data = collect(Collect(f"{task}/medium-replay", transitions=300, processes=1))
+    data = collect(Collect(f"{task}/expert", transitions=300, processes=1))
     episode = data[0]
     environment = gymnasium.make(TASKS[task])
     stream = np.random.SeedSequence((0, 0, 0, 0, 0, 0))
     observation, _ = environment.reset(seed=int(stream.generate_state(1)[0]))
     np.testing.assert_array_equal(observation, episode.observations[0])
+    ends = (False, False)
     for step, action in enumerate(episode.actions):
-        observation, reward, terminated, truncated, _ = environment.step(action)
+        assert ends == (False, False)
+        observation, reward, *ends, _ = environment.step(action)
         np.testing.assert_array_equal(observation, episode.observations[step + 1])
         assert reward == episode.rewards[step]
-        assert (terminated, truncated) == (episode.terminated[step], episode.truncated[step])
-    assert terminated or truncated
+        ends = tuple(ends)
+        assert ends == (episode.terminated[step], episode.truncated[step])
+    assert any(ends)
 
 
 def test_collected_set_knows_its_environment_and_its_scale():

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from multiprocessing.pool import Pool
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -22,6 +22,7 @@ from trajstitch import console, environments, sets
 from trajstitch.errors import InputError
 from trajstitch.runs import versions
 from trajstitch.sets.ladder import Ladder, Layers, act, load_ladder
+from trajstitch.sets.lanes import Lanes
 from trajstitch.sets.rollout import SPAWN, one_thread_each
 from trajstitch.trajectories import Metadata, Trajectories
 
@@ -179,43 +180,42 @@ def roll_out(shard: Shard) -> list[Episode]:
 
 
 @cache
-def _lanes(environment: str) -> list[Any]:
+def _lanes(environment: str) -> Lanes:
     """A process's environments, made once: a reset leaves nothing of the episode before."""
-    return [gymnasium.make(environment, disable_env_checker=True) for _ in range(LANES)]
+    return Lanes(environment, LANES)
 
 
-def _lockstep(lanes: list[Any], streams: list[np.random.SeedSequence], part: Part) -> list[Episode]:
+def _lockstep(lanes: Lanes, streams: list[np.random.SeedSequence], part: Part) -> list[Episode]:
     """One episode a lane, all stepped together; finished lanes keep their place in the policy's batch."""
-    limit = lanes[0].spec.max_episode_steps
-    low, high = lanes[0].action_space.low, lanes[0].action_space.high
-    noise = np.zeros((limit, len(lanes), len(low)), np.float32)
+    limit, count, actions_size = lanes.limit, len(lanes), len(lanes.low)
+    noise = np.zeros((limit, count, actions_size), np.float32)
+    observations = np.zeros((limit + 1, count, lanes.size))
+    actions = np.zeros((limit, count, actions_size), np.float32)
+    rewards = np.zeros((limit, count))
+    lengths = np.full(len(streams), limit)
+    terminated = np.zeros(len(streams), bool)
     for lane, stream in enumerate(streams):
-        noise[:, lane] = np.random.default_rng(stream).normal(0.0, part.noise, (limit, len(low))) * high
-    observations = np.zeros((limit + 1, len(lanes), *lanes[0].observation_space.shape))
-    actions = np.zeros((limit, len(lanes), len(low)), np.float32)
-    rewards = np.zeros((limit, len(lanes)))
-    lengths = np.zeros(len(lanes), int)
-    ends = np.zeros((len(lanes), 2), bool)
-    for lane, stream in enumerate(streams):
-        seed = int(stream.generate_state(1)[0])
-        observations[0, lane], _ = lanes[lane].reset(seed=seed)
+        noise[:, lane] = np.random.default_rng(stream).normal(0.0, part.noise, (limit, actions_size)) * lanes.high
+        observations[0, lane] = lanes.reset(lane, seed=int(stream.generate_state(1)[0]))
     alive = list(range(len(streams)))
     for step in range(limit):
-        actions[step] = np.clip(act(part.layers, observations[step], high) + noise[step], low, high)
-        for lane in alive:
-            following, reward, terminated, truncated, _ = lanes[lane].step(actions[step, lane])
-            observations[step + 1, lane], rewards[step, lane] = following, reward
-            ends[lane] = terminated, truncated
-            lengths[lane] = step + 1
-        alive = [lane for lane in alive if not ends[lane].any()]
-        if not alive:
-            break
+        wanted = act(part.layers, observations[step], lanes.high) + noise[step]
+        actions[step] = np.clip(wanted, lanes.low, lanes.high)
+        outcome = lanes.step(alive, actions[step, alive])
+        observations[step + 1, alive], rewards[step, alive] = outcome.observations, outcome.rewards
+        if outcome.terminated.any():
+            ended = np.array(alive)[outcome.terminated]
+            lengths[ended], terminated[ended] = step + 1, True
+            alive = [lane for lane in alive if not terminated[lane]]
+            if not alive:
+                break
     return [
         Episode(
             observations[: lengths[lane] + 1, lane].copy(),
             actions[: lengths[lane], lane].copy(),
             rewards[: lengths[lane], lane].copy(),
-            *ends[lane].tolist(),
+            bool(terminated[lane]),
+            bool(lengths[lane] == limit),
         )
         for lane in range(len(streams))
     ]
