@@ -32,6 +32,9 @@ $(READY): pyproject.toml
 demo: $(READY)
 	@$(BIN)/trajstitch collect hopper/medium-replay --transitions 20000 --to npz:demo/hopper-medium-replay.npz --force
 	@$(BIN)/trajstitch inspect npz:demo/hopper-medium-replay.npz
+	@rm -rf demo/run
+	@$(BIN)/trajstitch stitch npz:demo/hopper-medium-replay.npz npz:demo/hopper-stitched.npz --preset quick --run demo/run --force
+	@$(BIN)/trajstitch truth demo/run
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto

@@ -158,7 +158,9 @@ def test_inspect_shows_a_nan_and_says_it_is_bad(tmp_path, capsys):
     uri = f"d4rl:{tmp_path}/nan.hdf5"
     save(small(), uri)
     with h5py.File(tmp_path / "nan.hdf5", "r+") as file:
-        file["rewards"][7] = np.nan
+        rewards = file["rewards"]
+        assert isinstance(rewards, h5py.Dataset)
+        rewards[7] = np.nan
     assert run("inspect", uri) == 2
     assert "episode 1, step 2" in " ".join(capsys.readouterr().out.split())
     assert "episode 1, step 2" in refused(capsys, "convert", uri, f"npz:{tmp_path}/copy.npz")

@@ -6,7 +6,7 @@ python -m trajstitch.experiments.gain report                                    
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import tyro
 
 from trajstitch import console, sets
 from trajstitch.formats.atomic import replacing
-from trajstitch.runs import command_line, machine, versions
+from trajstitch.runs import machine, versions
 from trajstitch.scores import Interval, Summary, interquartile_mean, normalised, probability_of_improvement
 from trajstitch.stitching import Preset
 
@@ -119,7 +119,6 @@ def measure_set(name: str, config: Measure) -> dict[str, Any]:
         "seconds": seconds,
         "machine": machine(),
         "versions": versions(),
-        "command": command_line(),
     }
 
 
@@ -199,11 +198,22 @@ def page(rows: list[dict[str, Any]], stem: str) -> str:
     for row in rows:
         cells = [f"{row['seconds'].get(stage, 0):.0f}" for stage in stages]
         lines.append(f"| {row['set']} | {' | '.join(cells)} | {row['seconds']['clone stitched']:.0f} |")
-    commands = "\n".join(f"    {command}" for command in dict.fromkeys(row["command"] for row in rows))
     found = "; ".join(
         dict.fromkeys(", ".join(f"{name} {number}" for name, number in row["versions"].items()) for row in rows)
     )
-    return "\n".join([*lines, "", "Commands:", "", commands, "", f"Versions: {found}.", ""])
+    return "\n".join([*lines, "", "Command:", "", f"    {_command(rows)}", "", f"Versions: {found}.", ""])
+
+
+def _command(rows: list[dict[str, Any]]) -> str:
+    """How to measure the same again."""
+    given = [
+        f" --{item.name} {rows[0][item.name]}"
+        for item in fields(Measure)
+        if item.name in rows[0] and rows[0][item.name] != item.default
+    ]
+    return (
+        f"python -m trajstitch.experiments.gain measure --sets {' '.join(row['set'] for row in rows)}{''.join(given)}"
+    )
 
 
 def _probability(found: Interval) -> str:
