@@ -43,7 +43,8 @@ A data set is named by a URI:
 try:
   trajstitch collect hopper/medium-replay --transitions 50000 --to npz:hopper.npz
   trajstitch inspect npz:hopper.npz
-  trajstitch convert npz:hopper.npz minari:my/hopper-v0
+  trajstitch stitch npz:hopper.npz minari:my/hopper-stitched-v0 --preset quick
+  trajstitch train bc minari:my/hopper-stitched-v0 --run clone && trajstitch evaluate clone
 """
 
 

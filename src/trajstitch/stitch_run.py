@@ -49,7 +49,7 @@ class Stitch:
     most_changes: int | None = None
     """Accept only trajectories with at most this many jumps."""
     value_test: bool = True
-    """Off: jump without asking for a higher value, to diversify the data."""
+    """Jump only to states of higher value; without this, stitching diversifies the data instead."""
     run: Path | None = None
     """The run's folder; by default runs/stitch-SRC-seed-SEED."""
     resume: bool = False

@@ -42,12 +42,12 @@ class BuiltIn:
     def recipe(self) -> str:
         """What is in it, in words."""
         if self.expert_percent is not None:
-            return f"a noisy expert; {self.expert_percent:g} % of the trajectories are the clean expert's"
+            return f"noisy expert, {self.expert_percent:g} % clean episodes"
         return {
-            "medium": "the policy at a third of the expert's return, with noise",
-            "medium-replay": "every policy up to medium in training order, with exploration noise",
+            "medium": "one mediocre policy, noisy",
+            "medium-replay": "all policies up to medium",
             "medium-expert": "half medium, half expert",
-            "expert": "the expert, with little noise",
+            "expert": "the expert, hardly noisy",
         }[self.kind]
 
 
