@@ -205,10 +205,13 @@ def _from_data(run: Run, policies: list[Policy], steps: int) -> dict[str, Any]:
 
 
 def film(policy: Policy, metadata: Metadata, path: Path, seed: int = FIRST_SEED) -> float:
-    """Write one episode as a video, and return its return."""
+    """Write one episode as a video (mp4, or gif by its ending), and return its return."""
+    moving = path.suffix.lower() != ".gif"
     try:
         import imageio
-        import imageio_ffmpeg  # noqa: F401  # pyright: ignore[reportMissingImports]
+
+        if moving:
+            import imageio_ffmpeg  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise InputError('a video needs imageio with ffmpeg: pip install "trajstitch[video]"') from error
     environment = environments.make(metadata, render_mode="rgb_array")
@@ -231,5 +234,8 @@ def film(policy: Policy, metadata: Metadata, path: Path, seed: int = FIRST_SEED)
     fps = environment.metadata.get("render_fps", 30)
     environment.close()
     path.parent.mkdir(parents=True, exist_ok=True)
-    imageio.mimwrite(path, frames, fps=fps, macro_block_size=1)
+    if moving:
+        imageio.mimwrite(path, frames, fps=fps, macro_block_size=1)
+    else:
+        imageio.mimwrite(path, frames, duration=1000 / fps, loop=0)
     return total
