@@ -29,7 +29,8 @@ from trajstitch import console
 from trajstitch.graph import Judge, Models, Reach, build
 from trajstitch.models.value import TwinValue, Value, fit_value, values
 from trajstitch.neighbours import Near, neighbours
-from trajstitch.passes import Paths, Rules, one_pass, rebuild
+from trajstitch.passes import Rules, one_pass, rebuild
+from trajstitch.paths import Paths
 from trajstitch.plan import Plan, plan
 from trajstitch.sets.collect import Collect, collect
 from trajstitch.stitching import PRESETS, fit_models

@@ -13,7 +13,8 @@ from oracle import Oracle, Path
 from trajstitch import graph as graph_module
 from trajstitch.graph import Judge, Reach, StitchGraph, build
 from trajstitch.neighbours import Near
-from trajstitch.passes import Paths, Rules, one_pass
+from trajstitch.passes import Rules, one_pass
+from trajstitch.paths import Paths
 from trajstitch.trajectories import Trajectories
 from trajstitch.transitions import Scale
 from worlds import models, random_data

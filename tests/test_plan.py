@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from trajstitch.errors import InputError
 from trajstitch.graph import Judge, Models, Reach, build
 from trajstitch.neighbours import Near
-from trajstitch.passes import Paths, Rules, rebuild
+from trajstitch.passes import Rules, rebuild
+from trajstitch.paths import Paths
 from trajstitch.plan import Plan, evaluate, plan, slope
 from worlds import models, random_data
 

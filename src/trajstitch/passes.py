@@ -28,10 +28,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from jaxtyping import Bool, Float, Integer, PRNGKeyArray
+from jaxtyping import Float, Integer, PRNGKeyArray
 
 from trajstitch.graph import Edges, Judge, StitchGraph
-from trajstitch.trajectories import Provenance, Trajectories
+from trajstitch.paths import Jumps, Paths, choose, sums, without_idle_jumps
+from trajstitch.walk import Decisions, walk
 
 
 @dataclass(frozen=True)
@@ -46,130 +47,6 @@ class Rules:
     """Accept only trajectories with at most this many jumps made in the pass."""
     horizon: int | None = None
     """Longest trajectory that a walk may make; the data's longest if not given."""
-
-
-@dataclass(frozen=True)
-class Jumps:
-    """The jumps that D_k is made with, one a row."""
-
-    source: Integer[np.ndarray, " jumps"]
-    target: Integer[np.ndarray, " jumps"]
-    mean: Float[np.ndarray, " jumps"]
-    """logmeanexp over e of log p_e(target|source): the bar for who would replace the jump."""
-    action: Float[np.ndarray, "jumps action"]
-    reward: Float[np.ndarray, " jumps"]
-    margin: Float[np.ndarray, " jumps"]
-    """log-likelihood over that of the step the jump replaced."""
-    value_gain: Float[np.ndarray, " jumps"]
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-
-@dataclass(frozen=True)
-class Paths:
-    """D_k: trajectories as visits to the source data's states. Rows and offsets are as in `Trajectories`.
-
-    A step's kind is u where it is the step logged at node u, or the number of nodes plus a jump's number.
-    """
-
-    data: Trajectories
-    node: Integer[np.ndarray, " rows"]
-    kind: Integer[np.ndarray, " steps"]
-    offsets: Integer[np.ndarray, " episodes+1"]
-    terminated: Bool[np.ndarray, " episodes"]
-    truncated: Bool[np.ndarray, " episodes"]
-    jumps: Jumps
-
-    @classmethod
-    def of(cls, data: Trajectories) -> "Paths":
-        """D_0."""
-        nothing = np.zeros(0, np.float32)
-        none = np.zeros(0, np.int32)
-        return cls(
-            data,
-            node=np.arange(len(data.observations), dtype=np.int32),
-            kind=data.state_rows.astype(np.int32),
-            offsets=data.offsets,
-            terminated=data.episode_terminated,
-            truncated=data.episode_truncated,
-            jumps=Jumps(none, none, nothing, np.zeros((0, data.action_size), np.float32), nothing, nothing, nothing),
-        )
-
-    @property
-    def nodes(self) -> int:
-        return len(self.data.observations)
-
-    @property
-    def lengths(self) -> Integer[np.ndarray, " episodes"]:
-        return np.diff(self.offsets)
-
-    @property
-    def rewards(self) -> Float[np.ndarray, " steps"]:
-        """Each step's reward, in double precision."""
-        return self._of_steps(self.data.rewards, self.jumps.reward)
-
-    @property
-    def returns(self) -> Float[np.ndarray, " episodes"]:
-        return _sums(self.rewards, self.lengths)
-
-    def trajectories(self) -> Trajectories:
-        """D_k as a data set, with each step's provenance."""
-        data, jumps = self.data, self.jumps
-        stitched = self.kind >= self.nodes
-        start = np.delete(self.node, self.offsets[1:] + np.arange(len(self.lengths)))
-        episode = np.repeat(np.arange(len(data), dtype=np.int32), data.lengths + 1)
-        inside = np.arange(self.nodes, dtype=np.int32) - np.repeat(data.first_rows, data.lengths + 1).astype(np.int32)
-
-        def only_jumps(values: np.ndarray) -> np.ndarray:
-            return self._of_steps(np.full(data.steps, np.nan, np.float32), values).astype(np.float32)
-
-        actions = np.empty((len(self.kind), data.action_size), data.actions.dtype)
-        actions[~stitched] = data.actions[self._logged_steps()]
-        actions[stitched] = jumps.action[self.kind[stitched] - self.nodes]
-        ends = np.zeros((2, len(self.kind)), bool)
-        filled = self.lengths > 0
-        ends[:, self.offsets[1:][filled] - 1] = self.terminated[filled], self.truncated[filled]
-        return replace(
-            data,
-            observations=data.observations[self.node],
-            actions=actions,
-            rewards=self.rewards.astype(data.rewards.dtype),
-            terminated=ends[0],
-            truncated=ends[1],
-            offsets=self.offsets,
-            provenance=Provenance(
-                source_episode=episode[start],
-                source_step=inside[start],
-                stitched=stitched,
-                margin=only_jumps(jumps.margin),
-                value_gain=only_jumps(jumps.value_gain),
-                predicted_reward=only_jumps(jumps.reward),
-            ),
-        )
-
-    def _of_steps(self, logged: np.ndarray, jumps: np.ndarray) -> Float[np.ndarray, " steps"]:
-        values = np.empty(len(self.kind))
-        stitched = self.kind >= self.nodes
-        values[~stitched] = logged[self._logged_steps()]
-        values[stitched] = jumps[self.kind[stitched] - self.nodes]
-        return values
-
-    def _logged_steps(self) -> Integer[np.ndarray, " logged"]:
-        """The source data's step behind each logged one: its node less one final row for each episode before."""
-        step_of_node = np.zeros(self.nodes, np.int64)
-        step_of_node[self.data.state_rows] = np.arange(self.data.steps)
-        return step_of_node[self.kind[self.kind < self.nodes]]
-
-
-@dataclass(frozen=True)
-class Decisions:
-    """The jump that each kind of step is replaced by: a row of `edges`, or -1."""
-
-    choice: Integer[np.ndarray, " kinds"]
-    edges: Edges
-    margin: Float[np.ndarray, " edges"]
-    value_gain: Float[np.ndarray, " edges"]
 
 
 @dataclass(frozen=True)
@@ -334,13 +211,13 @@ def rebuild(
     kind[walks.edge >= 0] = number[walks.edge[walks.edge >= 0]]
     new = Paths(paths.data, walks.node, kind, walks.offsets, walks.terminated, walks.truncated, jumps)
 
-    changes = _sums((walks.edge >= 0).astype(float), new.lengths).astype(int)
+    changes = sums((walks.edge >= 0).astype(float), new.lengths).astype(int)
     old_return, new_return = paths.returns, new.returns
     better = new_return > old_return + rules.threshold * np.abs(old_return)
     accepted = better if rules.value_test else changes > 0
     if rules.most_changes is not None:
         accepted &= changes <= rules.most_changes
-    result = _without_idle_jumps(_choose(replace(paths, jumps=jumps), new, accepted))
+    result = without_idle_jumps(choose(replace(paths, jumps=jumps), new, accepted))
     returns = result.returns
     top = np.sort(returns)[-max(1, round(0.1 * len(returns))) :]
     return result, Summary(
@@ -352,173 +229,3 @@ def rebuild(
         mean_length=float(result.lengths.mean()),
         states_kept=float(len(np.unique(result.node)) / result.nodes),
     )
-
-
-@dataclass(frozen=True)
-class Walks:
-    """What came of every trajectory's walk; rows and offsets are as in `Paths`."""
-
-    node: Integer[np.ndarray, " rows"]
-    kind: Integer[np.ndarray, " steps"]
-    """The step as it stood in D_k, whether taken or replaced by a jump."""
-    edge: Integer[np.ndarray, " steps"]
-    """The jump taken: a row of the decisions' edges, or -1."""
-    offsets: Integer[np.ndarray, " episodes+1"]
-    terminated: Bool[np.ndarray, " episodes"]
-    truncated: Bool[np.ndarray, " episodes"]
-
-
-def walk(paths: Paths, graph: StitchGraph, decisions: Decisions, horizon: int) -> Walks:
-    """All walks at once, step by step together (or as many at once as the memory of what they met allows)."""
-    episodes = len(paths.lengths)
-    first = paths.offsets[:-1] + np.arange(episodes)
-    ends = np.zeros(len(paths.node), bool)
-    ends[first + paths.lengths] = True
-    trajectory = np.repeat(np.arange(episodes), paths.lengths + 1)
-    kind = np.full(len(paths.node), -1, np.int64)
-    kind[~ends] = paths.kind
-    edge = np.where(ends, -1, decisions.choice[kind])
-    landing = _landings(paths, ends)
-    targets = decisions.edges.target
-    terminated, truncated = paths.terminated.copy(), paths.truncated.copy()
-    steps: list[tuple[np.ndarray, ...]] = []
-    together = max(1, MET_SLOTS // _Met.slots(horizon + 1))
-    for start in range(0, episodes, together):
-        walker = np.arange(start, min(start + together, episodes))
-        at = first[walker]
-        met = _Met(start, len(walker), horizon + 1)
-        met.add(walker, paths.node[at])
-        walker, at = walker[~ends[at]], at[~ends[at]]
-        for time in range(horizon):
-            if not len(walker):
-                break
-            jump = edge[at]
-            wanted = jump >= 0
-            wanted[wanted] = ~met.has(walker[wanted], targets[jump[wanted]])
-            onward = at + 1
-            onward[wanted] = landing[targets[jump[wanted]]]
-            node = paths.node[onward]
-            stuck = ~met.add(walker, node)
-            if stuck.any():
-                terminated[walker[stuck]], truncated[walker[stuck]] = False, True
-                walker, at, jump, onward, wanted, node = (
-                    part[~stuck] for part in (walker, at, jump, onward, wanted, node)
-                )
-            steps.append((walker, np.full(len(walker), time), kind[at], np.where(wanted, jump, -1), node))
-
-            done = ends[onward]
-            if done.any():
-                jumped, stepped = done & wanted, done & ~wanted
-                terminated[walker[jumped]] = graph.terminal[node[jumped]]
-                truncated[walker[jumped]] = ~graph.terminal[node[jumped]]
-                joined = trajectory[onward[stepped]]
-                terminated[walker[stepped]], truncated[walker[stepped]] = (
-                    paths.terminated[joined],
-                    paths.truncated[joined],
-                )
-                walker, onward = walker[~done], onward[~done]
-            at = onward
-        terminated[walker], truncated[walker] = False, True  # the horizon
-    return _in_order(steps, paths.node[first], terminated, truncated)
-
-
-MET_SLOTS = 2**26
-"""Slots of memory for what the walks have met: 256 MiB."""
-
-
-def _in_order(
-    steps: list[tuple[np.ndarray, ...]], first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
-) -> Walks:
-    """Put steps (walker, time, kind, edge, node) into the order of trajectories."""
-    episodes = len(first)
-    nothing = (np.zeros(0, np.int64),) * 5
-    walker, time, kind, edge, node = (np.concatenate(part) for part in zip(nothing, *steps, strict=True))
-    lengths = np.bincount(walker, minlength=episodes)
-    offsets = np.concatenate(([0], np.cumsum(lengths)))
-    place = offsets[walker] + time
-    by_place = np.empty(len(place), np.int64)
-    by_place[place] = np.arange(len(place))
-    nodes = np.empty(len(place) + episodes, np.int32)
-    nodes[offsets[:-1] + np.arange(episodes)] = first
-    nodes[place + walker + 1] = node
-    return Walks(nodes, kind[by_place], edge[by_place], offsets, terminated, truncated)
-
-
-def _landings(paths: Paths, ends: Bool[np.ndarray, " rows"]) -> Integer[np.ndarray, " nodes"]:
-    """The visit that a jump to each node lands on: the first that goes on, or else the first; -1 without a visit."""
-    landing = np.full(paths.nodes, -1, np.int64)
-    for visits in (np.flatnonzero(ends), np.flatnonzero(~ends)):
-        landing[paths.node[visits[::-1]]] = visits[::-1]
-    return landing
-
-
-class _Met:
-    """Which nodes each walk has met: one small hash table a walk, probed for all walks at once."""
-
-    def __init__(self, first: int, walks: int, most: int) -> None:
-        """For the walks from number `first` on, which meet at most so many nodes."""
-        self.first, self.size = first, self.slots(most)
-        self.table = np.full(walks * self.size, -1, np.int32)
-
-    @staticmethod
-    def slots(most: int) -> int:
-        return 1 << int(2 * most - 1).bit_length()
-
-    def _slot(self, walks: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The slot that holds each node, or the free one where it belongs; and whether it is held."""
-        base = (walks - self.first) * self.size
-        probe = (nodes.astype(np.int64) * 2_654_435_761 >> 7) & (self.size - 1)
-        slot = base + probe
-        held = self.table[slot]
-        pending = np.flatnonzero((held != nodes) & (held >= 0))
-        while len(pending):
-            probe[pending] = (probe[pending] + 1) & (self.size - 1)
-            slot[pending] = base[pending] + probe[pending]
-            held[pending] = self.table[slot[pending]]
-            pending = pending[(held[pending] != nodes[pending]) & (held[pending] >= 0)]
-        return slot, held == nodes
-
-    def has(self, walks: np.ndarray, nodes: np.ndarray) -> Bool[np.ndarray, " walks"]:
-        return self._slot(walks, nodes)[1]
-
-    def add(self, walks: np.ndarray, nodes: np.ndarray) -> Bool[np.ndarray, " walks"]:
-        """Whether each node is new to its walk; from now on it is met."""
-        slot, held = self._slot(walks, nodes)
-        self.table[slot] = nodes
-        return ~held
-
-
-def _choose(old: Paths, new: Paths, accepted: Bool[np.ndarray, " episodes"]) -> Paths:
-    """Trajectory by trajectory, the new one where accepted."""
-    lengths = np.where(accepted, new.lengths, old.lengths)
-    offsets = np.concatenate(([0], np.cumsum(lengths)))
-    node = np.empty(offsets[-1] + len(lengths), np.int32)
-    kind = np.empty(offsets[-1], np.int32)
-    for source, chosen in ((old, ~accepted), (new, accepted)):
-        for extra, into, values in ((1, node, source.node), (0, kind, source.kind)):
-            shift = np.arange(len(lengths)) * extra
-            count = (lengths + extra)[chosen]
-            inside = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-            here = np.repeat((offsets[:-1] + shift)[chosen], count) + inside
-            into[here] = values[np.repeat((source.offsets[:-1] + shift)[chosen], count) + inside]
-    return replace(
-        old,
-        node=node,
-        kind=kind,
-        offsets=offsets,
-        terminated=np.where(accepted, new.terminated, old.terminated),
-        truncated=np.where(accepted, new.truncated, old.truncated),
-    )
-
-
-def _without_idle_jumps(paths: Paths) -> Paths:
-    """Forget the jumps that no trajectory makes any more."""
-    used, number = np.unique(paths.kind[paths.kind >= paths.nodes] - paths.nodes, return_inverse=True)
-    kind = paths.kind.copy()
-    kind[kind >= paths.nodes] = paths.nodes + number
-    jumps = Jumps(*(getattr(paths.jumps, item.name)[used] for item in fields(Jumps)))
-    return replace(paths, kind=kind, jumps=jumps)
-
-
-def _sums(values: Float[np.ndarray, " steps"], lengths: Integer[np.ndarray, " episodes"]) -> np.ndarray:
-    return np.bincount(np.repeat(np.arange(len(lengths)), lengths), values, minlength=len(lengths))

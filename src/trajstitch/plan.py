@@ -23,8 +23,9 @@ from trajstitch.errors import InputError
 from trajstitch.graph import StitchGraph
 from trajstitch.models.value import discounted_returns
 from trajstitch.neighbours import squared_distance
-from trajstitch.passes import Decisions, best_of
+from trajstitch.passes import best_of
 from trajstitch.trajectories import Trajectories
+from trajstitch.walk import Decisions
 
 
 @dataclass(frozen=True)

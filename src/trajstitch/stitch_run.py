@@ -22,7 +22,7 @@ from trajstitch.errors import InputError
 from trajstitch.formats.columns import Columns
 from trajstitch.graph import Models, StitchGraph, build
 from trajstitch.models.worth import Worth
-from trajstitch.passes import Paths
+from trajstitch.paths import Paths
 from trajstitch.runs import Run
 from trajstitch.stitching import Preset, Stitching, fit_models, improve, preset_for
 from trajstitch.trajectories import Trajectories

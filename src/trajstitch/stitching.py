@@ -24,7 +24,8 @@ from trajstitch.models.reward import GenerativeReward, RegressionReward, fit_rew
 from trajstitch.models.value import TwinValue, Value, fit_value, values
 from trajstitch.models.worth import Worth
 from trajstitch.neighbours import Near
-from trajstitch.passes import Paths, Rules, Summary, one_pass, rebuild
+from trajstitch.passes import Rules, Summary, one_pass, rebuild
+from trajstitch.paths import Paths
 from trajstitch.plan import Plan, plan
 from trajstitch.trajectories import Trajectories
 

@@ -65,7 +65,7 @@ def measure_set(name: str, config: Measure) -> dict[str, Any]:
 
     from trajstitch.evaluation import evaluate
     from trajstitch.graph import build
-    from trajstitch.passes import Paths
+    from trajstitch.paths import Paths
     from trajstitch.policies.bc import BC
     from trajstitch.sets.collect import Collect, collect
     from trajstitch.stitching import fit_models, improve, preset_for
