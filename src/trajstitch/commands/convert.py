@@ -6,6 +6,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from trajstitch import console, formats
+from trajstitch.commands import print_json
 from trajstitch.commands.columns import ColumnFlags
 
 
@@ -22,6 +23,8 @@ class Command(ColumnFlags):
     """Where to write it, as a URI."""
     force: bool = False
     """Overwrite the target if it is there."""
+    json: bool = False
+    """Print JSON instead of a line of text."""
 
     def execute(self) -> None:
         formats.require_free(self.target, force=self.force)
@@ -29,4 +32,7 @@ class Command(ColumnFlags):
         for finding in data.metadata.findings:
             console.log(f"{self.source}: {finding.detail}")
         formats.save(data, self.target, force=self.force)
+        if self.json:
+            print_json({"saved": self.target, **data.summary()})
+            return
         console.stdout().print(f"{self.target}: {data.steps:,} transitions in {len(data):,} episodes", soft_wrap=True)
