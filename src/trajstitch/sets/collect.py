@@ -95,7 +95,7 @@ def collect(config: Collect) -> Trajectories:
     transitions = which.transitions if config.transitions is None else config.transitions
     if transitions < 1:
         raise InputError(f"--transitions must be at least 1, not {transitions}")
-    if find_spec("mujoco") is None:
+    if not all(map(find_spec, ("mujoco", "imageio"))):
         raise InputError('the built-in sets need MuJoCo: pip install "trajstitch[mujoco]"')
     ladder = load_ladder(which.task)
     episodes: list[Episode] = []
