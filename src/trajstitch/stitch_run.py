@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import equinox as eqx
 import jax
+import numpy as np
 from jaxtyping import PRNGKeyArray
 from tyro.conf import Positional, arg
 
@@ -26,6 +27,7 @@ from trajstitch.paths import Paths
 from trajstitch.runs import Run
 from trajstitch.stitching import Preset, Stitching, fit_models, improve, preset_for
 from trajstitch.trajectories import Trajectories
+from trajstitch.transitions import Scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,10 +162,9 @@ class Stages:
 
 def untrained(config: Stitching, data: Trajectories, key: PRNGKeyArray) -> Models:
     """Models of the shapes that `fit_models` gives, to read trained ones into."""
-    from trajstitch.transitions import Scale
 
     def scale(size: int) -> Scale:
-        return Scale(jax.numpy.zeros((1, size)).__array__())
+        return Scale(np.zeros((1, size)))
 
     size, actions = data.observation_size, data.action_size
     dynamics = eqx.filter_vmap(lambda key: config.dynamics.init(key, scale(size), scale(size)))(

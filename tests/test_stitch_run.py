@@ -1,0 +1,128 @@
+"""`trajstitch stitch` and its run folder: what is done is kept, and what is made is on record."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import trajstitch
+from point import collect
+from test_stitching import GREEDY, SMALL
+from trajstitch import cli, stitch_run, stitching
+from trajstitch.formats import save
+
+TARGETS = ["npz:{}/better.npz", "d4rl:{}/better.hdf5", "table:{}/better.parquet", "minari:test/better-v0"]
+
+
+@pytest.fixture(autouse=True)
+def small_presets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(stitching.PRESETS, "quick", SMALL)
+    monkeypatch.setitem(stitching.PRESETS, "paper", GREEDY)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    save(collect(episodes=40, length=30), f"npz:{tmp_path}/data.npz")
+    return f"npz:{tmp_path}/data.npz"
+
+
+def stitch(source: str, target: str, run: Path, *flags: str) -> int:
+    return cli.run(["stitch", source, target, "--preset", "quick", "--run", str(run), *flags])
+
+
+def test_every_stage_is_kept_and_nothing_is_done_twice(source, tmp_path, capsys, monkeypatch):
+    run, target = tmp_path / "run", f"npz:{tmp_path}/better.npz"
+    before = (tmp_path / "data.npz").read_bytes()
+    assert stitch(source, target, run, "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["after"]["mean_return"] > facts["before"]["mean_return"]
+    assert facts["stitched_steps"] > 0
+    assert {path.name for path in run.iterdir()} == {
+        *("run.json", "models.json", "models.safetensors", "graph.safetensors", "passes.json", "result.npz"),
+        *("seconds.json", "summary.json"),
+    }
+    assert (tmp_path / "data.npz").read_bytes() == before
+    first = trajstitch.load(target)
+
+    def again(*_: object, **__: object) -> None:
+        raise AssertionError("this stage was done already")
+
+    for stage in ("fit_models", "build", "improve"):
+        monkeypatch.setattr(stitch_run, stage, again)
+    assert stitch(source, target, run, "--resume", "--force") == 0
+    assert trajstitch.load(target).equals(first)
+
+
+@pytest.mark.parametrize("stage", ["build", "improve"])
+def test_job_that_stopped_midway_resumes_to_the_same_bits(source, tmp_path, monkeypatch, stage):
+    whole, target = f"npz:{tmp_path}/whole.npz", f"npz:{tmp_path}/better.npz"
+    assert stitch(source, whole, tmp_path / "whole") == 0
+
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stitch_run, stage, stopped)
+        assert stitch(source, target, tmp_path / "run") == 130
+    assert not (tmp_path / "better.npz").exists()
+    assert stitch(source, target, tmp_path / "run", "--resume") == 0
+    assert trajstitch.load(target).equals(trajstitch.load(whole))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_origin_of_every_step_survives_saving(source, tmp_path, target, capsys):
+    target = target.format(tmp_path)
+    assert stitch(source, target, tmp_path / "run") == 0
+    data, better = trajstitch.load(source), trajstitch.load(target)
+    origin = better.provenance
+    assert origin is not None
+    assert origin.stitched.any()
+    rows = data.first_rows[origin.source_episode] + origin.source_step
+    np.testing.assert_array_equal(better.observations[better.state_rows], data.observations[rows])
+    np.testing.assert_array_equal(origin.predicted_reward[origin.stitched], better.rewards[origin.stitched])
+    assert np.isfinite(origin.margin[origin.stitched]).all()
+    assert np.isnan(origin.margin[~origin.stitched]).all()
+    capsys.readouterr()
+    assert cli.run(["inspect", target]) == 0
+    assert "titched" in capsys.readouterr().out
+
+
+def test_greedy_passes_are_told_one_by_one(source, tmp_path, capsys):
+    flags = ("--preset", "paper", "--passes", "2", "--run", str(tmp_path / "run"))
+    assert cli.run(["stitch", source, f"npz:{tmp_path}/better.npz", *flags]) == 0
+    shown = capsys.readouterr().out
+    assert "pass 1" in shown
+    assert "pass 2" in shown
+    assert "Returns after" in shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--preset", "quick", "--passes", "2"), "plans instead"),
+        (("--preset", "quick", "--margin", "nonsense"), None),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(source, tmp_path, capsys, flags, said):
+    try:
+        code = cli.run(["stitch", source, f"npz:{tmp_path}/better.npz", "--run", str(tmp_path / "run"), *flags])
+    except SystemExit as stop:
+        code = stop.code
+    assert code == 2
+    assert said is None or said in capsys.readouterr().err
+    assert not (tmp_path / "better.npz").exists()
+
+
+def test_target_in_the_way_is_said_before_the_work(source, tmp_path, capsys):
+    save(collect(episodes=2), f"npz:{tmp_path}/better.npz")
+    assert stitch(source, f"npz:{tmp_path}/better.npz", tmp_path / "run") == 2
+    assert "--force" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_truth_needs_a_simulator_and_says_so(source, tmp_path, capsys):
+    assert stitch(source, f"npz:{tmp_path}/better.npz", tmp_path / "run") == 0
+    capsys.readouterr()
+    assert cli.run(["truth", str(tmp_path / "run")]) == 2
+    assert "names no environment" in capsys.readouterr().err
