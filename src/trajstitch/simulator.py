@@ -43,12 +43,12 @@ def replay(
     if spec is None:
         raise InputError(f"{metadata.source or metadata.name}: names no environment, so no simulator can be asked")
     _rebuildable(environments.make(metadata), observations.shape[1])
-    chunks = [slice(start, start + CHUNK) for start in range(0, len(actions), CHUNK)]
+    chunks = [slice(start, start + CHUNK) for start in range(0, max(len(actions), 1), CHUNK)]
     work = [(spec, observations[chunk], actions[chunk]) for chunk in chunks]
     parts = []
     with (
         one_thread_each(),
-        SPAWN.Pool(min(processes or os.cpu_count() or 1, max(len(work), 1))) as pool,
+        SPAWN.Pool(min(processes or os.cpu_count() or 1, len(work))) as pool,
         console.progress("Asking the simulator", len(actions)) as advance,
     ):
         for part in pool.imap(_replay, work):
