@@ -1,5 +1,8 @@
 """The built-in sets: what is in them, and that the same seed gives the same bits."""
 
+import subprocess
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
@@ -132,3 +135,15 @@ def test_unknown_set_names_the_nearest():
 def test_no_transitions_is_refused():
     with pytest.raises(InputError, match="--transitions"):
         collect(Collect("hopper/medium", transitions=0))
+
+
+def test_script_without_a_main_guard_collects(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import trajstitch\n"
+        "print('started')\n"
+        "data = trajstitch.collect(trajstitch.Collect('hopper/medium', transitions=100, processes=2))\n"
+        "print(data.steps >= 100)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "started\nTrue\n"

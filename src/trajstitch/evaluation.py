@@ -24,7 +24,7 @@ from trajstitch.formats import metadata
 from trajstitch.policies.policy import Policy, checkpoints, load_policies
 from trajstitch.runs import Run, versions
 from trajstitch.scores import Summary, last_and_best, normalised
-from trajstitch.sets.rollout import evaluators, one_thread_each, play
+from trajstitch.sets.rollout import evaluators, light_processes, play
 from trajstitch.trajectories import Metadata
 
 FIRST_SEED = 30_000
@@ -65,7 +65,7 @@ def evaluate(
     count = min(processes or os.cpu_count() or 1, len(rollouts))
     returns: list[float] = []
     with (
-        one_thread_each(),
+        light_processes(),
         evaluators(count) as pool,
         console.progress(title, len(policies) * episodes, "episodes") as advance,
     ):

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 
 from trajstitch import console, environments
 from trajstitch.errors import InputError
-from trajstitch.sets.rollout import SPAWN, one_thread_each
+from trajstitch.sets.rollout import SPAWN, light_processes
 from trajstitch.trajectories import Metadata
 
 CHUNK = 2_000
@@ -47,7 +47,7 @@ def replay(
     work = [(spec, observations[chunk], actions[chunk]) for chunk in chunks]
     parts = []
     with (
-        one_thread_each(),
+        light_processes(),
         SPAWN.Pool(min(processes or os.cpu_count() or 1, len(work))) as pool,
         console.progress("Asking the simulator", len(actions)) as advance,
     ):

@@ -23,7 +23,7 @@ from trajstitch.errors import InputError
 from trajstitch.runs import versions
 from trajstitch.sets.ladder import Ladder, Layers, act, load_ladder
 from trajstitch.sets.lanes import Lanes
-from trajstitch.sets.rollout import SPAWN, one_thread_each
+from trajstitch.sets.rollout import SPAWN, light_processes
 from trajstitch.trajectories import Metadata, Trajectories
 
 SHARD_STEPS = 8_000
@@ -99,7 +99,7 @@ def collect(config: Collect) -> Trajectories:
         raise InputError('the built-in sets need MuJoCo: pip install "trajstitch[mujoco]"')
     ladder = load_ladder(which.task)
     episodes: list[Episode] = []
-    with one_thread_each(), SPAWN.Pool(config.processes or os.cpu_count(), _ignore_interrupts) as pool:
+    with light_processes(), SPAWN.Pool(config.processes or os.cpu_count(), _ignore_interrupts) as pool:
         with console.progress(f"Collecting {which.name}", transitions) as advance:
             for episode in _episodes(pool, ladder.environment, recipe(which, ladder, transitions), (config.seed, 0)):
                 episodes.append(episode)

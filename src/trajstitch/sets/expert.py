@@ -37,7 +37,7 @@ from trajstitch.sets.rollout import (
     environment,
     evaluate,
     evaluators,
-    one_thread_each,
+    light_processes,
     unflatten,
 )
 from trajstitch.sets.training_run import TrainingRun
@@ -132,7 +132,7 @@ def expert(config: Expert, algorithm: "TD3 | None" = None) -> Path:
     config.check(algorithm)
     task = environment(config.task)
     run = open_run(config, algorithm)
-    with one_thread_each():
+    with light_processes():
         train(run, config, algorithm, task)
         ladder = build_ladder(run.folder)
     shutil.rmtree(run.folder / "replay", ignore_errors=True)
@@ -268,7 +268,7 @@ def build_ladder(folder: Path) -> Ladder:
     console.log(
         f"{facts['config']['task']}: seed {seed} is the best of {len(curves)}; measuring {len(chosen)} policies"
     )
-    with one_thread_each(), evaluators(min(os.cpu_count() or 1, len(policies))) as pool:
+    with light_processes(), evaluators(min(os.cpu_count() or 1, len(policies))) as pool:
         count = len(policies)
         results = list(pool.map(evaluate, [task] * count, policies, [FINAL_EPISODES] * count, [FINAL_SEED] * count))
     ladder = Ladder(

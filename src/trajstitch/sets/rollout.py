@@ -7,6 +7,7 @@ import contextlib
 import multiprocessing
 import os
 import struct
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -232,14 +233,22 @@ def _end_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def one_thread_each() -> Iterator[None]:
-    """Processes started within use one BLAS thread, which is fastest for networks this small."""
+def light_processes() -> Iterator[None]:
+    """Processes started within use one BLAS thread, the fastest for networks this small, and don't run the user's
+    script again: a spawned process would, and one without a `__main__` guard would start processes of its own.
+    """
+    main = sys.modules["__main__"]
+    hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(dict.fromkeys(names, "1"))
+    for name in hidden:
+        setattr(main, name, None)
     try:
         yield
     finally:
+        for name, value in hidden.items():
+            setattr(main, name, value)
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
