@@ -5,6 +5,7 @@ episode has a random stream of its own, and the policy always sees a batch of th
 whatever the number of processes.
 """
 
+import math
 import os
 import signal
 from collections.abc import Iterator
@@ -166,17 +167,22 @@ def _pieces(part: Part) -> list[Part]:
 
 
 def roll_out(shard: Shard) -> list[Episode]:
-    """The shard's episodes: blocks of `LANES` episodes in lockstep, until it has what it asks for."""
-    part = shard.part
-    lanes = _lanes(shard.environment)
+    """The shard's episodes: blocks of them in lockstep, until it has what it asks for."""
+    part, lanes = shard.part, _lanes(shard.environment)
     episodes: list[Episode] = []
-    for block in range(2**31):
-        streams = [np.random.SeedSequence((*shard.stream, block, lane)) for lane in range(LANES)]
-        for episode in _lockstep(lanes, streams[: part.episodes or LANES], part):
-            episodes.append(episode)
-            if sum(len(done.rewards) for done in episodes) >= part.steps and len(episodes) >= part.episodes:
-                return episodes
-    raise AssertionError("unreachable: a block adds at least one step")
+    steps = block = 0
+    while steps < part.steps or len(episodes) < part.episodes:
+        # As many as seem to be missing, so that little is rolled out in vain.
+        missing = part.episodes - len(episodes)
+        if not part.episodes:
+            missing = math.ceil((part.steps - steps) * len(episodes) / steps) if steps else LANES
+        streams = [np.random.SeedSequence((*shard.stream, block, lane)) for lane in range(min(missing, LANES))]
+        for episode in _lockstep(lanes, streams, part):
+            if steps < part.steps or len(episodes) < part.episodes:
+                episodes.append(episode)
+                steps += len(episode.rewards)
+        block += 1
+    return episodes
 
 
 @cache
