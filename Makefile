@@ -1,6 +1,6 @@
 # Every target sets up what it needs, once. `make demo` and `make test` are all a fresh machine has to know.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench interop clean
+.PHONY: help demo test lint format bench interop peers clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -10,11 +10,12 @@ READY := .venv/.ready
 BIN := .venv/bin
 
 help:
-	@echo "make demo     the main job on built-in data, in minutes: prints what it found and where it saved it"
+	@echo "make demo     the whole line on built-in data, in minutes: prints what improved and where it is saved"
 	@echo "make test     the tests"
 	@echo "make lint     ruff and pyright"
 	@echo "make bench    the benchmarks, with tables on the screen and JSON in benchmarks/results/"
 	@echo "make interop  other libraries read what we write (an environment of its own)"
+	@echo "make peers    d3rlpy's policies beside ours, on the same data (an environment of its own; takes an hour)"
 	@echo "make clean    remove the environments and everything made by these commands"
 
 # $(1): folder of the environment, $(2): what to install into it
@@ -30,11 +31,7 @@ $(READY): pyproject.toml
 	@touch $@
 
 demo: $(READY)
-	@$(BIN)/trajstitch collect hopper/medium-replay --transitions 20000 --to npz:demo/hopper-medium-replay.npz --force
-	@$(BIN)/trajstitch inspect npz:demo/hopper-medium-replay.npz
-	@rm -rf demo/run
-	@$(BIN)/trajstitch stitch npz:demo/hopper-medium-replay.npz npz:demo/hopper-stitched.npz --preset quick --run demo/run --force
-	@$(BIN)/trajstitch truth demo/run
+	@$(BIN)/python -m trajstitch.experiments.demo run
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto
@@ -59,6 +56,17 @@ interop: $(READY) .venv-interop/.ready
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
 	$(BIN)/python interop/check.py write "$$folder" && .venv-interop/bin/python interop/check.py read "$$folder"
 
+.venv-peers/.ready: peers/requirements.txt
+	$(call install,.venv-peers,-r peers/requirements.txt)
+	@touch $@
+
+SET ?= hopper/medium-replay
+peers: $(READY) .venv-peers/.ready
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	$(BIN)/python peers/compare.py data "$$folder" $(SET) --transitions 100000 && \
+	.venv-peers/bin/python peers/compare.py theirs "$$folder" --steps 20000 --seeds 5 && \
+	$(BIN)/python peers/compare.py ours "$$folder" --episodes 10 --to docs/results/peers.md
+
 clean:
-	rm -rf .venv .venv-interop demo build dist benchmarks/results .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-interop .venv-peers demo build dist benchmarks/results .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
