@@ -225,7 +225,6 @@ def test_killed_run_resumes_to_the_same_bits(finished: Path, tmp_path: Path) -> 
 
 
 def test_hopper_trains_and_is_evaluated(tmp_path: Path) -> None:
-    pytest.importorskip("mujoco")
     config = tiny(tmp_path / "hopper", task="hopper", seeds=1, steps=80, checkpoint_every=40, snapshot_every=80)
     ladder = load_ladder(expert(config, TINY))
     assert ladder.environment == "Hopper-v5"
