@@ -51,9 +51,10 @@ def parse(uri: str) -> URI:
         )
     from trajstitch import sets
 
-    if uri not in sets.NAMES:
-        hint = _nearest(uri, sets.NAMES) or _scheme_for(uri)
+    hint = _scheme_for(uri)
+    if hint:
         raise InputError(f"no built-in set {uri!r}{hint}: `trajstitch sets` lists them")
+    sets.built_in(uri)
     return URI("set", uri)
 
 
