@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from trajstitch.errors import InputError
 from trajstitch.policies.td3 import TD3, Batch, State
+from trajstitch.runs import tensors_of, tree_from
 from trajstitch.sets.rollout import Environment
 
 
@@ -42,18 +42,11 @@ class Learner:
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The state, for a file."""
-        return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(self.state)}
+        return tensors_of(self.state)
 
     def restore(self, tensors: dict[str, np.ndarray], rows: Float[np.ndarray, "seeds rows row"], seen: int) -> None:
         """Take up the state of `tensors`, having seen `seen` transitions of which `rows` are the last."""
-
-        def leaf(path: jax.tree_util.KeyPath, old: Array) -> Array:
-            name = jax.tree_util.keystr(path)
-            if name not in tensors or tensors[name].shape != old.shape:
-                raise InputError(f"the snapshot doesn't fit this configuration at {name}: start a new run")
-            return jnp.asarray(tensors[name])
-
-        self.state = jax.tree_util.tree_map_with_path(leaf, self.state)
+        self.state = tree_from(tensors, self.state, "the snapshot")
         self.actor = flat_actor(self.state)
         capacity = self.replay.shape[1]
         rows = rows[:, -capacity:]
