@@ -28,7 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from jaxtyping import Float, Integer, PRNGKeyArray
+from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 
 from trajstitch.graph import Edges, Judge, StitchGraph
 from trajstitch.paths import Jumps, Paths, choose, sums, without_idle_jumps
@@ -178,6 +178,17 @@ def _new_candidates(
     return kind[allowed], reached[allowed]
 
 
+@dataclass(frozen=True)
+class Proposal:
+    """What every trajectory would become."""
+
+    paths: Paths
+    changes: Integer[np.ndarray, " episodes"]
+    """Jumps that each walk made."""
+    accepted: Bool[np.ndarray, " episodes"]
+    """Whether the rules accept it."""
+
+
 def rebuild(
     paths: Paths,
     graph: StitchGraph,
@@ -187,8 +198,26 @@ def rebuild(
     key: PRNGKeyArray | None = None,
 ) -> tuple[Paths, Summary]:
     """Walk every trajectory by the decisions and accept what is better."""
+    new = propose(paths, graph, decisions, judge, rules, key)
+    result = without_idle_jumps(choose(replace(paths, jumps=new.paths.jumps), new.paths, new.accepted))
+    return result, summary(
+        result, int((new.changes > 0).sum()), int(new.accepted.sum()), int(new.changes[new.accepted].sum())
+    )
+
+
+def propose(
+    paths: Paths,
+    graph: StitchGraph,
+    decisions: Decisions,
+    judge: Judge,
+    rules: Rules,
+    key: PRNGKeyArray | None = None,
+    jumps: Jumps | None = None,
+) -> Proposal:
+    """Walk every trajectory by the decisions; the jumps made are added to `jumps`, those of the paths unless given."""
     horizon = rules.horizon or int(paths.data.lengths.max(initial=0))
     walks = walk(paths, graph, decisions, horizon)
+    before = paths.jumps if jumps is None else jumps
 
     used = np.unique(walks.edge[walks.edge >= 0])
     edges = decisions.edges.take(used)
@@ -203,13 +232,11 @@ def rebuild(
         decisions.value_gain[used].astype(np.float32),
     )
     number = np.full(len(decisions.edges), -1, np.int64)
-    number[used] = paths.nodes + len(paths.jumps) + np.arange(len(used))
-    jumps = Jumps(
-        *(np.concatenate((getattr(paths.jumps, item.name), getattr(made, item.name))) for item in fields(Jumps))
-    )
+    number[used] = paths.nodes + len(before) + np.arange(len(used))
+    both = Jumps(*(np.concatenate((getattr(before, item.name), getattr(made, item.name))) for item in fields(Jumps)))
     kind = walks.kind.astype(np.int32)
     kind[walks.edge >= 0] = number[walks.edge[walks.edge >= 0]]
-    new = Paths(paths.data, walks.node, kind, walks.offsets, walks.terminated, walks.truncated, jumps)
+    new = Paths(paths.data, walks.node, kind, walks.offsets, walks.terminated, walks.truncated, both)
 
     changes = sums((walks.edge >= 0).astype(float), new.lengths).astype(int)
     old_return, new_return = paths.returns, new.returns
@@ -217,13 +244,16 @@ def rebuild(
     accepted = better if rules.value_test else changes > 0
     if rules.most_changes is not None:
         accepted &= changes <= rules.most_changes
-    result = without_idle_jumps(choose(replace(paths, jumps=jumps), new, accepted))
+    return Proposal(new, changes, accepted)
+
+
+def summary(result: Paths, proposed: int, accepted: int, jumps: int) -> Summary:
     returns = result.returns
     top = np.sort(returns)[-max(1, round(0.1 * len(returns))) :]
-    return result, Summary(
-        proposed=int((changes > 0).sum()),
-        accepted=int(accepted.sum()),
-        jumps=int(changes[accepted].sum()),
+    return Summary(
+        proposed=proposed,
+        accepted=accepted,
+        jumps=jumps,
         mean_return=float(returns.mean()),
         top_return=float(top.mean()),
         mean_length=float(result.lengths.mean()),

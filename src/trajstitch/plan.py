@@ -13,17 +13,15 @@ The solution is found by policy iteration. A policy sends every node to one othe
 pointers, exact after a few doublings of their reach; a handful of improvements settles the plan.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Integer
 
-from trajstitch import console
 from trajstitch.errors import InputError
 from trajstitch.graph import StitchGraph
 from trajstitch.models.value import discounted_returns
 from trajstitch.neighbours import squared_distance
-from trajstitch.passes import best_of
 from trajstitch.trajectories import Trajectories
 from trajstitch.walk import Decisions
 
@@ -38,81 +36,122 @@ class Plan:
     """The price of a jump, in units of (the miss it risks × the slope of returns)."""
     improvements: int = 200
     """Rounds of policy iteration at most; it stops by itself when nothing changes."""
+    most_visits: int | None = None
+    """Trajectories of the result that may pass through one logged state; none: any number."""
+    rounds: int = 20
+    """Times at most that those who found a state taken plan again without it."""
 
 
 def plan(data: Trajectories, graph: StitchGraph, config: Plan) -> tuple[Decisions, Float[np.ndarray, " nodes"]]:
     """The decision at every logged step, and V of every node."""
-    edges = graph.edges
-    if np.isnan(edges.reward).any():
-        raise InputError("planning needs the forward model's word on every jump: build the graph with one")
-    price = config.pessimism * slope(data, graph, config.discount) * edges.error.astype(np.float64)
-    gain = edges.reward.astype(np.float64) - price
-    choice, values = solve(
-        step_reward=_by_node(data, len(graph)),
-        last=graph.last,
-        terminal=graph.terminal,
-        near=(graph.near.offsets, graph.near.index),
-        source=edges.source,
-        target=edges.target,
-        gain=gain,
-        discount=config.discount,
-        improvements=config.improvements,
-    )
-    following = values[np.minimum(np.arange(len(graph)) + 1, len(graph) - 1)]
-    margin = edges.low - graph.logged[edges.source]
-    return Decisions(choice, edges, margin, values[edges.target] - following[edges.source]), values
+    return Planner(data, graph, config)()
 
 
-def solve(
-    *,
-    step_reward: Float[np.ndarray, " nodes"],
-    last: np.ndarray,
-    terminal: np.ndarray,
-    near: tuple[np.ndarray, np.ndarray],
-    source: np.ndarray,
-    target: np.ndarray,
-    gain: Float[np.ndarray, " edges"],
-    discount: float,
-    improvements: int,
-) -> tuple[np.ndarray, Float[np.ndarray, " nodes"]]:
-    """Policy iteration: the edge that each node jumps along (or -1), and V."""
-    nodes = len(last)
+class Planner:
+    """Plans on one graph, each from where the last one ended."""
+
+    def __init__(self, data: Trajectories, graph: StitchGraph, config: Plan) -> None:
+        edges = graph.edges
+        if np.isnan(edges.reward).any():
+            raise InputError("planning needs the forward model's word on every jump: build the graph with one")
+        self.graph, self.config = graph, config
+        price = config.pessimism * slope(data, graph, config.discount) * edges.error.astype(np.float64)
+        self.problem = Problem(
+            step_reward=_by_node(data, len(graph)),
+            last=graph.last,
+            terminal=graph.terminal,
+            near=(graph.near.offsets, graph.near.index),
+            source=edges.source,
+            target=edges.target,
+            gain=edges.reward.astype(np.float64) - price,
+        )
+        self.solution: Solution | None = None
+
+    def __call__(
+        self, closed: Bool[np.ndarray, " nodes"] | None = None
+    ) -> tuple[Decisions, Float[np.ndarray, " nodes"]]:
+        """The decision at every logged step, and V; a closed node is entered only where there is no way round it."""
+        problem, edges = self.problem, self.graph.edges
+        if closed is not None:
+            toll = 10 * problem.scale / (1 - self.config.discount)
+            gain, step_reward = problem.gain.copy(), problem.step_reward.copy()
+            gain[closed[edges.target]] -= toll
+            step_reward[:-1][closed[1:] & ~self.graph.last[:-1]] -= toll
+            problem = replace(problem, gain=gain, step_reward=step_reward)
+        self.solution = solve(problem, self.config, self.problem.scale, self.solution)
+        values = self.solution.values
+        following = values[np.minimum(np.arange(len(values)) + 1, len(values) - 1)]
+        margin = edges.low - self.graph.logged[edges.source]
+        gain = values[edges.target] - following[edges.source]
+        return Decisions(self.solution.choice, edges, margin, gain), values
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Bellman's equation on a graph."""
+
+    step_reward: Float[np.ndarray, " nodes"]
+    """Of the step logged at each node."""
+    last: Bool[np.ndarray, " nodes"]
+    terminal: Bool[np.ndarray, " nodes"]
+    near: tuple[np.ndarray, np.ndarray]
+    """Offsets and indices of each node's near ones."""
+    source: Integer[np.ndarray, " edges"]
+    """Ascending."""
+    target: Integer[np.ndarray, " edges"]
+    gain: Float[np.ndarray, " edges"]
+    """What a jump brings at once."""
+
+    @property
+    def scale(self) -> float:
+        return max(float(np.abs(self.step_reward).max(initial=0)), float(np.abs(self.gain).max(initial=0)), 1e-12)
+
+
+@dataclass(frozen=True)
+class Solution:
+    choice: Integer[np.ndarray, " nodes"]
+    """The edge that each node jumps along, or -1."""
+    after: Float[np.ndarray, " nodes"]
+    """What an episode's last state is worth."""
+    values: Float[np.ndarray, " nodes"]
+
+
+def solve(problem: Problem, config: Plan, scale: float, start: Solution | None = None) -> Solution:
+    """Policy iteration, from `start` on if there is one; `scale` is that of the rewards."""
+    nodes, last, discount = len(problem.last), problem.last, config.discount
     itself = np.arange(nodes)
-    open_ends = np.flatnonzero(last & ~terminal)
-    choice = np.full(nodes, -1, np.int64)
-    after = np.zeros(nodes)  # what an episode's last state is worth
+    open_ends = np.flatnonzero(last & ~problem.terminal)
+    choice = np.full(nodes, -1, np.int64) if start is None else start.choice
+    after = np.zeros(nodes) if start is None else start.after
     values = np.zeros(nodes)
-    mean_near = _mean_near(open_ends, last, *near)
-    scale = max(float(np.abs(step_reward).max(initial=0)), float(np.abs(gain).max(initial=0)), 1e-12)
+    mean_near = _mean_near(open_ends, last, *problem.near)
     enough = 1e-7 * scale / (1 - discount)
-    with console.progress("plan", improvements, "improvements") as advance:
-        for _ in range(improvements):
-            onward = np.where(last, itself, itself + 1)
-            reward = np.where(last, (1 - discount) * after, step_reward)
-            jumps = np.flatnonzero(choice >= 0)
-            onward[jumps], reward[jumps] = target[choice[jumps]], gain[choice[jumps]]
-            values = evaluate(onward, reward, discount)
+    candidate, starts = np.unique(problem.source, return_index=True)
+    for _ in range(config.improvements):
+        onward = np.where(last, itself, itself + 1)
+        reward = np.where(last, (1 - discount) * after, problem.step_reward)
+        jumps = np.flatnonzero(choice >= 0)
+        onward[jumps], reward[jumps] = problem.target[choice[jumps]], problem.gain[choice[jumps]]
+        values = evaluate(onward, reward, discount)
 
-            step = np.where(last, values, step_reward + discount * values[np.minimum(itself + 1, nodes - 1)])
-            worth = gain + discount * values[target]
-            best = best_of(source, worth, target, nodes)
-            candidate = np.flatnonzero(best >= 0)
-            better = np.full(nodes, -1, np.int64)
-            # A node keeps its course unless another is truly better, so that rounding can't make it waver.
-            rises = candidate[worth[best[candidate]] > np.maximum(step, values)[candidate] + enough]
-            better[rises] = best[rises]
-            back = (choice >= 0) & (step > values + enough)
-            stays = (choice >= 0) & ~back & (better < 0)
-            better[stays] = choice[stays]
-            fresh = after.copy()
-            fresh[open_ends] = mean_near(values)
-            moved = np.abs(fresh - after).max(initial=0)
-            settled = np.array_equal(better, choice) and moved <= enough
-            choice, after = better, fresh
-            advance(1, value=float(values.mean()))
-            if settled:
-                break
-    return choice, values
+        step = np.where(last, values, problem.step_reward + discount * values[np.minimum(itself + 1, nodes - 1)])
+        worth = problem.gain + discount * values[problem.target]
+        best = _highest(worth, starts)
+        better = np.full(nodes, -1, np.int64)
+        # A node keeps its course unless another is truly better, so that rounding can't make it waver.
+        rises = worth[best] > np.maximum(step, values)[candidate] + enough
+        better[candidate[rises]] = best[rises]
+        back = (choice >= 0) & (step > values + enough)
+        stays = (choice >= 0) & ~back & (better < 0)
+        better[stays] = choice[stays]
+        fresh = after.copy()
+        fresh[open_ends] = mean_near(values)
+        moved = np.abs(fresh - after).max(initial=0)
+        settled = np.array_equal(better, choice) and moved <= enough
+        choice, after = better, fresh
+        if settled:
+            break
+    return Solution(choice, after, values)
 
 
 def evaluate(onward: np.ndarray, reward: Float[np.ndarray, " nodes"], discount: float) -> Float[np.ndarray, " nodes"]:
@@ -123,6 +162,15 @@ def evaluate(onward: np.ndarray, reward: Float[np.ndarray, " nodes"], discount: 
         reach = reach[reach]
         factor = factor * factor
     return total
+
+
+def _highest(worth: Float[np.ndarray, " edges"], starts: np.ndarray) -> Integer[np.ndarray, " groups"]:
+    """The first of the highest of each group of edges; a group ends where the next one starts."""
+    if not len(starts):
+        return starts
+    counts = np.diff(np.append(starts, len(worth)))
+    top = np.flatnonzero(worth == np.repeat(np.maximum.reduceat(worth, starts), counts))
+    return top[np.searchsorted(top, starts)]
 
 
 def slope(data: Trajectories, graph: StitchGraph, discount: float) -> float:

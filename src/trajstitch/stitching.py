@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from trajstitch import console, environments
+from trajstitch.crowding import spread
 from trajstitch.errors import InputError
 from trajstitch.graph import Judge, Models, Reach, StitchGraph, build
 from trajstitch.models.dynamics import Dynamics, fit_dynamics
@@ -24,9 +25,9 @@ from trajstitch.models.reward import GenerativeReward, RegressionReward, fit_rew
 from trajstitch.models.value import TwinValue, Value, fit_value, values
 from trajstitch.models.worth import Worth
 from trajstitch.neighbours import Near
-from trajstitch.passes import Rules, Summary, one_pass, rebuild
+from trajstitch.passes import Rules, Summary, one_pass
 from trajstitch.paths import Paths
-from trajstitch.plan import Plan, plan
+from trajstitch.plan import Plan
 from trajstitch.trajectories import Trajectories
 
 Preset = Literal["paper", "default", "quick"]
@@ -143,8 +144,7 @@ def improve(
         return jax.random.fold_in(latent_key, number) if config.sample_latents else None
 
     if config.plan is not None:
-        decisions, _ = plan(data, graph, config.plan)
-        paths, summary = rebuild(paths, graph, decisions, judge, config.rules, latents(0))
+        paths, summary = spread(data, graph, judge, config.plan, config.rules, latents(0))
         return paths, [_told(0, summary)]
     value: Value | None = None
     for number in range(config.passes):
