@@ -8,10 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trajstitch.errors import InputError
 from trajstitch.fit import Objective, State, begin, fit, member
 from trajstitch.models.mlp import MLP
+from trajstitch.pool import SMALLEST, Ranges, end_to_end, usual_size
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,26 @@ def test_a_member_learns_the_same_alone_and_in_company():
     alone, together = (fit(algorithm, start(algorithm, members), line(), every=40) for members in (1, 3))
     assert same(member(alone.model, 0), member(together.model, 0))
     assert not same(member(together.model, 0), member(together.model, 1))
+
+
+def test_a_member_learns_the_same_wherever_its_rows_stand():
+    algorithm = Regression()
+    sets = [line(rows, seed) for rows, seed in ((500, 0), (37, 1), (3000, 2))]
+    table, ranges = end_to_end(sets, [500, 37, 3000])
+    together = fit(algorithm, start(algorithm, 3), table, ranges, every=40)
+    for number, data in enumerate(sets):
+        every = start(algorithm, 3)
+        own = begin(algorithm, member(every.model, slice(number, number + 1)), every.keys[number : number + 1])
+        alone = fit(algorithm, own, data, every=40)
+        assert same(member(alone.model, 0), member(together.model, number))
+
+
+def test_rows_outside_a_members_range_are_never_drawn():
+    algorithm = Regression(batch_size=64)
+    x, y = line(100)
+    surrounded = (jnp.pad(part, ((700, 1300), (0, 0)), constant_values=jnp.nan) for part in (x, y))
+    state = fit(algorithm, start(algorithm), tuple(surrounded), Ranges(np.array([700]), np.array([100])), every=40)
+    assert same(state.model, fit(algorithm, start(algorithm), (x, y), every=40).model)
 
 
 def test_early_stopping_of_a_member_does_not_depend_on_the_others():
@@ -158,17 +181,26 @@ def test_objectives_alternate_and_targets_follow():
     assert [round(metrics["other"], 6) for metrics in seen] == [0.0, -1.0, -2.0]
 
 
-def test_equal_configs_share_one_compiled_loop():
+def test_equal_configs_and_other_numbers_of_rows_share_one_compiled_loop():
     from trajstitch.fit import _chunk
 
     algorithm = Regression()
-    fit(algorithm, start(algorithm), line(), every=40)
+    fit(algorithm, start(algorithm), line(1100), every=40)
     before = _chunk._cached._cache_size()  # pyright: ignore
-    fit(replace(algorithm), start(algorithm), line(seed=2), every=40)
+    for rows in (1100, 1300, 1536):
+        fit(replace(algorithm), start(algorithm), line(rows, seed=2), every=40)
     assert _chunk._cached._cache_size() == before  # pyright: ignore
+
+
+@given(st.integers(1, 2**40))
+def test_a_table_has_room_for_its_rows_and_at_most_half_as_many_more(rows):
+    size = usual_size(rows)
+    assert rows <= size <= max(1.5 * rows, SMALLEST)
+    assert usual_size(size) == size
 
 
 def test_no_data_is_a_clear_error():
     algorithm = Regression()
-    with pytest.raises(InputError, match="nothing to train on"):
-        fit(algorithm, start(algorithm), line(0))
+    for ranges in (None, Ranges(np.zeros(2, int), np.array([5, 0]))):
+        with pytest.raises(InputError, match="nothing to train on"):
+            fit(algorithm, start(algorithm, 2), line(0 if ranges is None else 5), ranges)

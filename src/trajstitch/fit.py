@@ -8,10 +8,11 @@ the model that the optimiser moves. One step draws a batch and goes through the 
     WGAN                   the critic at every step, the generator at every fifth
     TD3+BC                 the critics at every step, the actor at every second, then the targets follow
 
-Many members (an ensemble, seeds) train together along a leading axis of the model. What a member learns depends
-on its own key alone: step n draws from `fold_in(key, n)`, so neither the chunks (of whole periods, where objectives
-alternate), nor an interruption, nor the number of members changes a bit. On the CPU, where a vmap is no faster and
-would round differently, one program trains a member, and each member in turn; elsewhere they are one vmap.
+Many members (an ensemble, seeds, the same on several data sets) train together along a leading axis of the model.
+What a member learns depends on its own key and its own rows of the data alone: step n draws from `fold_in(key, n)`,
+so neither the chunks (of whole periods, where objectives alternate), nor an interruption, nor the number of members,
+nor what data stands before or after its own changes a bit. On the CPU, where a vmap is no faster and would round
+differently, one program trains a member, and each member in turn; elsewhere they are one vmap.
 """
 
 import math
@@ -28,6 +29,7 @@ from jaxtyping import Array, Float, Integer, PRNGKeyArray
 
 from trajstitch import console
 from trajstitch.errors import InputError
+from trajstitch.pool import Ranges, padded
 
 Metrics = dict[str, Array]
 Loss = Callable[[Any, Any, PRNGKeyArray], tuple[Float[Array, ""], Metrics]]
@@ -85,8 +87,8 @@ def stack(members: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *members)
 
 
-def member(models: Any, index: int | np.ndarray) -> Any:
-    """One of the stacked models, or several by an array of indices."""
+def member(models: Any, index: int | slice | np.ndarray) -> Any:
+    """One of the stacked models, or several by a slice or an array of indices."""
     return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, models)
 
 
@@ -114,6 +116,7 @@ def fit(
     algorithm: Algorithm,
     state: State,
     data: Any,
+    ranges: Ranges | None = None,
     held_out: Any = None,
     patience: int | None = None,
     every: int = 1000,
@@ -122,20 +125,26 @@ def fit(
 ) -> State:
     """Train from where `state` stands to the algorithm's last step.
 
-    `data` is a pytree of arrays whose first axis is drawn from. With `held_out` data of the same form, the first
-    objective's loss on it decides which parameters `best` keeps, and a member that has not improved for
-    `patience` steps keeps no later ones; when all have, training ends. `every` so many steps the held-out loss
-    is taken, progress shown and `each` called with the state and the mean metrics.
+    `data` is a pytree of arrays whose first axis is drawn from: all of it by every member, unless `ranges` say
+    otherwise. With `held_out` data of the same form, the first objective's loss on it decides which parameters `best`
+    keeps, and a member that has not improved for `patience` steps keeps no later ones; when all have, training ends.
+    `every` so many steps the held-out loss is taken, progress shown and `each` called with the state and the mean
+    metrics.
     """
-    rows = len(jax.tree.leaves(data)[0])
-    if rows == 0:
+    rows, members = len(jax.tree.leaves(data)[0]), len(state.keys)
+    ranges = Ranges(np.zeros(members, int), np.full(members, rows)) if ranges is None else ranges
+    if np.min(ranges.rows) == 0:
         raise InputError(f"{title}: there is nothing to train on")
+    assert len(ranges.rows) == members
+    assert np.max(ranges.first + ranges.rows) <= rows
+    ranges = Ranges(*(jnp.asarray(part, jnp.int32) for part in ranges))
+    data, held_out = jax.tree.map(jnp.asarray, (padded(data), held_out))
     done = int(state.step)
     patience = algorithm.steps if patience is None else patience
     with console.progress(title, max(algorithm.steps - done, 0), "steps") as advance:
         while done < algorithm.steps:
             length = min(every - done % every, algorithm.steps - done)
-            state, metrics = _advance(algorithm, state, data, done, length)
+            state, metrics = _advance(algorithm, state, data, ranges, done, length)
             done += length
             if held_out is not None:
                 state = _keep_best(algorithm, state, held_out, patience)
@@ -149,9 +158,11 @@ def fit(
     return state if held_out is not None else eqx.tree_at(lambda state: state.best, state, state.model)
 
 
-def _advance(algorithm: Algorithm, state: State, data: Any, done: int, length: int) -> tuple[State, Metrics]:
+def _advance(
+    algorithm: Algorithm, state: State, data: Any, ranges: Ranges, done: int, length: int
+) -> tuple[State, Metrics]:
     phase = done % period(algorithm)
-    members = (state.model, state.optimisers, state.keys)
+    members = (state.model, state.optimisers, state.keys, ranges)
     if jax.default_backend() == "cpu":
         # A loop over members within the program would be compiled, fused and so rounded differently with their number.
         # Dispatched one by one, they run side by side where cores are free.
@@ -183,25 +194,30 @@ def period(algorithm: Algorithm) -> int:
 
 @eqx.filter_jit
 def _chunk(
-    algorithm: Algorithm, members: tuple[Any, Any, PRNGKeyArray], first: Array, data: Any, phase: int, length: int
+    algorithm: Algorithm,
+    members: tuple[Any, Any, PRNGKeyArray, Ranges],
+    first: Array,
+    data: Any,
+    phase: int,
+    length: int,
 ) -> tuple[tuple[Any, Any], Metrics]:
     """`length` steps of every member; `first` is the number of the first, and `phase` what is left of it by period.
 
     The loop's body is a whole period, in which each step's objectives are known: deciding within the loop would copy
     the whole model at each step, and keep the CPU from running what is independent side by side.
     """
-    *trained, keys = members
+    *trained, keys, ranges = members
     steps = first + jnp.arange(length)
     arrays, static = eqx.partition(tuple(trained), eqx.is_array)
-    rows = len(jax.tree.leaves(data)[0])
     cycle = period(algorithm)
     before = min(-phase % cycle, length)
     whole = (length - before) // cycle * cycle
 
-    def train(arrays: Any, key: PRNGKeyArray) -> tuple[Any, tuple[Metrics, ...]]:
+    def train(arrays: Any, key: PRNGKeyArray, own: Ranges) -> tuple[Any, tuple[Metrics, ...]]:
         # Drawn for the whole chunk at once: small random kernels inside the loop would cost more than the step.
         keys = jax.vmap(lambda step: jax.random.fold_in(key, step))(steps)
-        drawn = jax.vmap(lambda key: jax.random.randint(key, (algorithm.batch_size,), 0, rows))(keys)
+        inside = jax.vmap(lambda key: jax.random.randint(key, (algorithm.batch_size,), 0, own.rows))(keys)
+        drawn = inside + own.first
 
         def some(arrays: Any, now: tuple[PRNGKeyArray, Array], phase: int) -> tuple[Any, tuple[Metrics, ...]]:
             """A few steps, one by one; their metrics are summed."""
@@ -230,10 +246,10 @@ def _chunk(
         return arrays, jax.tree.map(lambda *values: sum(values), *sums)
 
     if len(keys) == 1:
-        one = train(*jax.tree.map(lambda leaf: leaf[0], (arrays, keys)))
+        one = train(*jax.tree.map(lambda leaf: leaf[0], (arrays, keys, ranges)))
         arrays, sums = jax.tree.map(lambda leaf: leaf[None], one)
     else:
-        arrays, sums = jax.vmap(train)(arrays, keys)
+        arrays, sums = jax.vmap(train)(arrays, keys, ranges)
     metrics: Metrics = {}
     for objective, total in zip(algorithm.objectives(), sums, strict=True):
         count = max(sum(_due(objective, phase + step) for step in range(length)), 1)

@@ -1,4 +1,4 @@
-"""The data as the models see it: single steps as arrays on the device, and the scales that standardise them."""
+"""The data as the models see it: single steps as arrays, and the scales that standardise them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -26,15 +26,19 @@ class Transitions(NamedTuple):
 
 
 def transitions(data: Trajectories, steps: Integer[np.ndarray, " some"] | None = None) -> Transitions:
-    """The steps asked for (all, unless told) as float32 arrays on the default device."""
+    """The steps asked for (all, unless told), still as NumPy arrays: `fit` takes them to the device."""
     steps = np.arange(data.steps) if steps is None else steps
     rows = data.state_rows[steps]
+
+    def single(array: np.ndarray) -> Any:
+        return array.astype(np.float32, copy=False)
+
     return Transitions(
-        observation=jnp.asarray(data.observations[rows], jnp.float32),
-        action=jnp.asarray(data.actions[steps], jnp.float32),
-        reward=jnp.asarray(data.rewards[steps], jnp.float32),
-        next_observation=jnp.asarray(data.observations[rows + 1], jnp.float32),
-        terminated=jnp.asarray(data.terminated[steps]),
+        observation=single(data.observations[rows]),
+        action=single(data.actions[steps]),
+        reward=single(data.rewards[steps]),
+        next_observation=single(data.observations[rows + 1]),
+        terminated=data.terminated[steps],  # pyright: ignore[reportArgumentType]
     )
 
 

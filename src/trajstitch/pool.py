@@ -1,0 +1,53 @@
+"""The pool of rows that `fit` draws batches from: data sets laid end to end, in a table of one of a few sizes.
+
+A compiled program holds for one shape. So a table has room for more rows than it holds, up to the next usual size,
+and which of them a member draws from is said by numbers: data of another length trains with the same program.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, Integer
+
+SMALLEST = 1024
+"""The smallest usual size."""
+
+
+class Ranges(NamedTuple):
+    """What each member draws from: so many `rows`, from the row `first` on."""
+
+    first: Integer[np.ndarray | Array, " members"]
+    rows: Integer[np.ndarray | Array, " members"]
+
+    def for_each(self, members: int) -> "Ranges":
+        """Every range once for each of so many members, who stand side by side."""
+        return Ranges(*(np.repeat(part, members) for part in self))
+
+
+def usual_size(rows: int) -> int:
+    """The least power of two, or one and a half of one, that holds so many rows: at most half as many again."""
+    power = max(1 << max(rows - 1, 0).bit_length(), SMALLEST)
+    return power // 4 * 3 if power > SMALLEST and rows <= power // 4 * 3 else power
+
+
+def end_to_end(parts: Iterable[Any], counts: Sequence[int]) -> tuple[Any, Ranges]:
+    """Data sets (pytrees of arrays with one row a step), of so many rows each, in one table; and where each stands.
+
+    Each is copied as it comes, so a generator of them needs the memory of one beside the table.
+    """
+    table: Any = None
+    ends = np.cumsum(counts)
+    for part, count, end in zip(parts, counts, ends, strict=True):
+        if table is None:
+            size = usual_size(int(ends[-1]))
+            table = jax.tree.map(lambda leaf: np.zeros((size, *leaf.shape[1:]), leaf.dtype), part)  # noqa: B023
+        jax.tree.map(lambda whole, leaf: whole.__setitem__(slice(end - count, end), leaf), table, part)  # noqa: B023
+    return table, Ranges(ends - counts, np.asarray(counts))
+
+
+def padded(data: Any) -> Any:
+    """One data set as a table of a usual size; as it is, where it has one."""
+    rows = len(jax.tree.leaves(data)[0])
+    return data if rows == usual_size(rows) else end_to_end([data], [rows])[0]
