@@ -32,6 +32,7 @@ from trajstitch.models.forward import Forward, judge
 from trajstitch.models.inverse import Inverse
 from trajstitch.models.reward import Reward
 from trajstitch.neighbours import Near, Neighbours, neighbours
+from trajstitch.pool import padded
 from trajstitch.trajectories import Trajectories
 from trajstitch.transitions import Scale, in_batches
 
@@ -98,7 +99,7 @@ class Judge:
 
     def __init__(self, models: Models, observations: Float[np.ndarray, "nodes size"]) -> None:
         self.models = models
-        self.table = jnp.asarray(observations, jnp.float32)
+        self.table = jnp.asarray(padded(observations.astype(np.float32, copy=False)))
 
     def likelihoods(self, source: Nodes, target: Nodes) -> tuple[np.ndarray, np.ndarray]:
         """Edges' `low` and `mean`. The networks see each source once, however many its pairs."""

@@ -111,24 +111,9 @@ def fit_dynamics(config: Dynamics, data: Trajectories, key: PRNGKeyArray) -> tup
 
 
 def _worth(models: Gaussian, data: Trajectories, held: np.ndarray) -> Worth:
-    @eqx.filter_jit
-    def measure(models: Gaussian, state: Array, following: Array) -> tuple[Array, Array, Array]:
-        def one(model: Gaussian) -> tuple[Array, Array, Array]:
-            change = model.change.apply(following - state)
-            mean, log_std = model(state)
-            nothing = jnp.zeros_like(change)
-            return (
-                log_density(change, mean, log_std),
-                log_density(change, nothing, nothing),
-                jnp.square((change - mean) * jnp.exp(-log_std)).sum(-1),
-            )
-
-        likelihood, baseline, distance = eqx.filter_vmap(one, out_axes=1)(models)
-        return jax.nn.logsumexp(likelihood, 1) - math.log(likelihood.shape[1]), baseline[:, 0], distance
-
     rows = data.state_rows[held]
     likelihood, baseline, distance = in_batches(
-        lambda a, b: measure(models, a, b), *(data.observations[at].astype(np.float32) for at in (rows, rows + 1))
+        lambda a, b: _measure(models, a, b), *(data.observations[at].astype(np.float32) for at in (rows, rows + 1))
     )
     inside = chi2.cdf(distance, data.observation_size).mean(1) <= 0.9
     facts = {
@@ -137,3 +122,19 @@ def _worth(models: Gaussian, data: Trajectories, held: np.ndarray) -> Worth:
         "inside_the_90%_region": float(inside.mean()),
     }
     return Worth("dynamics", facts["log_likelihood"] > facts["baseline"], facts)
+
+
+@eqx.filter_jit
+def _measure(models: Gaussian, state: Array, following: Array) -> tuple[Array, Array, Array]:
+    def one(model: Gaussian) -> tuple[Array, Array, Array]:
+        change = model.change.apply(following - state)
+        mean, log_std = model(state)
+        nothing = jnp.zeros_like(change)
+        return (
+            log_density(change, mean, log_std),
+            log_density(change, nothing, nothing),
+            jnp.square((change - mean) * jnp.exp(-log_std)).sum(-1),
+        )
+
+    likelihood, baseline, distance = eqx.filter_vmap(one, out_axes=1)(models)
+    return jax.nn.logsumexp(likelihood, 1) - math.log(likelihood.shape[1]), baseline[:, 0], distance

@@ -122,13 +122,16 @@ def fit_inverse(config: InverseDynamics, data: Trajectories, key: PRNGKeyArray) 
     models = jax.tree.map(lambda leaf: leaf[None], config.init(init_key, data))
     state = fit(config, begin(config, models, fit_key[None]), transitions(data, train), title="inverse dynamics")
     model = member(state.best, 0)
-
-    act = eqx.filter_jit(lambda model, state, following: model(state, following))
     rows = data.state_rows[held]
     found = in_batches(
-        lambda a, b: act(model, a, b), *(data.observations[at].astype(np.float32) for at in (rows, rows + 1))
+        lambda a, b: _act(model, a, b), *(data.observations[at].astype(np.float32) for at in (rows, rows + 1))
     )
     error = float(np.square(found - data.actions[held]).mean())
     baseline = float(np.square(data.actions[train].mean(0) - data.actions[held]).mean())
     share = explained(error, baseline)
     return model, Worth("inverse dynamics", share > 0.1, {"action_error": error, "baseline": baseline, "R²": share})
+
+
+@eqx.filter_jit
+def _act(model: Inverse, state: Array, following: Array) -> Array:
+    return model(state, following)

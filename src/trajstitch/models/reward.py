@@ -166,12 +166,15 @@ def fit_reward(
     models = jax.tree.map(lambda leaf: leaf[None], config.init(init_key, data))
     state = fit(config, begin(config, models, fit_key[None]), transitions(data, train), title="reward")
     model = member(state.best, 0)
-
-    predict = eqx.filter_jit(lambda model, state, action, following: model(state, action, following))
     rows = data.state_rows[held]
     steps = (data.observations[rows], data.actions[held], data.observations[rows + 1])
-    found = in_batches(lambda *step: predict(model, *step), *(part.astype(np.float32) for part in steps))
+    found = in_batches(lambda *step: _predict(model, *step), *(part.astype(np.float32) for part in steps))
     error = float(np.square(found - data.rewards[held]).mean(dtype=np.float64))
     baseline = float(np.square(data.rewards[train].mean(dtype=np.float64) - data.rewards[held]).mean(dtype=np.float64))
     share = explained(error, baseline)
     return model, Worth("reward", share > 0.1, {"reward_error": error**0.5, "baseline": baseline**0.5, "R²": share})
+
+
+@eqx.filter_jit
+def _predict(model: Reward, state: Array, action: Array, following: Array) -> Array:
+    return model(state, action, following)
