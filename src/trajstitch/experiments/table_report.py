@@ -1,0 +1,378 @@
+"""The page about the results table, its picture, and its summary in the README: all from the measurements alone."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from tyro.conf import Positional
+
+from trajstitch import console, sets
+from trajstitch.errors import InputError
+from trajstitch.experiments.table_picture import draw
+from trajstitch.experiments.table_results import METHODS, TWELVE, Row, merged, scores, write
+from trajstitch.formats.atomic import replacing
+from trajstitch.scores import Interval, Summary, interquartile_mean, probability_of_improvement
+
+RESULTS = Path("docs/results/first-table.json")
+SHOWN = ("bc", "top-bc", "ts-bc", "ts-top-bc", "td3-bc", "iql")
+"""The methods of the README's table and of the picture."""
+CORE = SHOWN[:4]
+"""Totals are over the sets on which all of these are measured."""
+PAIRS = (("ts-bc", "bc"), ("ts-top-bc", "top-bc"), ("paper-ts-bc", "bc"), ("paper-ts-top-bc", "top-bc"))
+"""What stitching is compared with: the same cloning of the data as it was."""
+RIVALS = ("top-bc", "td3-bc", "iql")
+LIKELY_MISS = 0.2
+"""The median jump should miss its target by less than this share of its length."""
+TRIALS = 200
+"""Comparisons of equals by which we judge the judgement."""
+NONE = "–"
+BEGIN, END = (
+    "<!-- first-table: `python -m trajstitch.experiments.table report` writes this -->",
+    "<!-- /first-table -->",
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write the page, the picture and the README's summary from the measurements."""
+
+    sources: Positional[tuple[Path, ...]] = ()
+    """Files of measurements; of two of the same cell, the later file's. None: those of the last report."""
+    to: Path = RESULTS
+    """Where they go together; the page and the picture are put beside it."""
+    readme: Path = Path("README.md")
+    """The summary goes between its two comments about the first table, where it has them."""
+
+
+def report(config: Report) -> None:
+    rows = merged(config.sources or (config.to,))
+    if not rows["policies"]:
+        raise InputError("nothing is measured yet: `python -m trajstitch.experiments.table measure` does")
+    table = Table(**rows)
+    write(rows, config.to)
+    page = config.to.with_suffix(".md")
+    with replacing(page, force=True) as fresh:
+        fresh.write_text(text(table, config.to.stem))
+    draw(table.scores, config.to.with_suffix(".svg"))
+    if config.readme.exists():
+        before = config.readme.read_text()
+        after = with_summary(before, summary(table))
+        if after != before:
+            with replacing(config.readme, force=True) as fresh:
+                fresh.write_text(after)
+    print(page)
+
+
+def with_summary(readme: str, lines: str) -> str:
+    """The README with the summary in its place; as it is where it has none."""
+    pattern = re.escape(BEGIN) + ".*?" + re.escape(END)
+    if not re.search(pattern, readme, re.DOTALL):
+        console.log(f"the README has no place for the summary, which is between {BEGIN} and {END}")
+    return re.sub(pattern, lambda _: f"{BEGIN}\n{lines}\n{END}", readme, flags=re.DOTALL)
+
+
+class Table:
+    """The measurements by set and method."""
+
+    def __init__(self, policies: list[Row], stitchings: list[Row], calls: list[Row]) -> None:
+        for name in ("seed", "seeds", "episodes"):
+            found = sorted({row["config"][name] for row in policies})
+            if len(found) > 1:
+                raise InputError(f"cells with different {name} ({', '.join(map(str, found))}) make no table")
+        self.cells = {(row["set"], row["method"]): row for row in policies}
+        self.stitchings = {(row["set"], row["preset"]): row for row in stitchings}
+        self.scores = {key: scores(row) for key, row in self.cells.items()}
+        self.calls = calls
+        self.sets = tuple(dict.fromkeys((*TWELVE, *(row["set"] for row in policies))))
+
+    @property
+    def presets(self) -> list[str]:
+        return list(dict.fromkeys(preset for _, preset in self.stitchings))
+
+    def missing(self, method: str) -> list[str]:
+        return [name for name in self.sets if (name, method) not in self.cells]
+
+    def common(self, *methods: str) -> list[str]:
+        """The sets on which all of these are measured."""
+        return [name for name in self.sets if all((name, method) in self.cells for method in methods)]
+
+    def total(self, method: str) -> Interval | None:
+        """The interquartile mean over the sets of the core, if the method has them all."""
+        names = self.common(*CORE)
+        if not names or set(names) - set(self.common(method)):
+            return None
+        return interquartile_mean(*(self.scores[name, method] for name in names))
+
+    @cache  # noqa: B019
+    def better(self, ours: str, theirs: str, *names: str) -> Interval:
+        """The probability that a seed of ours scores higher than one of theirs on these sets."""
+        return probability_of_improvement(
+            [self.scores[name, ours] for name in names], [self.scores[name, theirs] for name in names]
+        )
+
+    def verdicts(self, ours: str, theirs: str) -> list[list[str]]:
+        """The sets on which ours is worse, better, and neither by more than chance."""
+        found = {name: verdict(self.better(ours, theirs, name)) for name in self.common(ours, theirs)}
+        return [[name for name in found if found[name] == kind] for kind in ("worse", "better", "neither")]
+
+    def best(self, name: str, methods: Sequence[str]) -> set[str]:
+        """The highest mean of a set, and whatever that doesn't beat by more than chance."""
+        found = {method: self.scores[name, method].mean() for method in methods if (name, method) in self.cells}
+        if not found:
+            return set()
+        top = max(found, key=lambda method: found[method])
+        return {one for one in found if one == top or verdict(self.better(top, one, name)) != "better"}
+
+
+def verdict(found: Interval) -> str:
+    """By whether the interval of a probability of improvement leaves out a half."""
+    if found.low is None or found.high is None:
+        return "neither"
+    return "better" if found.low > 0.5 else "worse" if found.high < 0.5 else "neither"
+
+
+def text(table: Table, stem: str) -> str:
+    """The page."""
+    parts = [
+        ["# The first table"],
+        [introduction(table)],
+        [f"![Scores by set and method]({stem}.svg)"],
+        ["Dots: interquartile mean of the seeds' scores, with its 95 % bootstrap interval."],
+        ["## Scores"],
+        [
+            "Mean ± standard deviation over seeds of the normalised score (0 random, 100 expert). Bold: the highest "
+            f"mean of a set and all that it doesn't beat by more than chance. {NONE}: not measured yet."
+        ],
+        score_table(table, tuple(METHODS)),
+        [totals_note(table)],
+        ["## Does stitching help?"],
+        [
+            "The probability that a seed trained on stitched data scores higher than one trained on the data as it "
+            "was, with its 95 % interval; a tie counts half, and 0.5 is chance."
+        ],
+        improvement_table(table),
+        ["## What got worse"],
+        [chance_note(table)],
+        [f"- {loss}" for loss in losses(table, tuple(METHODS))],
+        ["## The data"],
+        [
+            "Mean score of the trajectories before and after, how many of them changed, the share of steps that are "
+            "jumps, the share of the logged states that the result still visits, and the simulator's word on the "
+            "jumps: median error over the step's own length (0 is real, 1 is as wrong as staying put) and median "
+            "reward error."
+        ],
+        *(data_table(table, preset) for preset in table.presets),
+        ["## Times"],
+        ["Seconds. Several measurements ran side by side on the machine, so these are not what each takes alone."],
+        stage_table(table),
+        method_table(table),
+        ["## Not measured yet"],
+        not_measured(table),
+        ["## How it was measured"],
+        provenance(table),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def introduction(table: Table) -> str:
+    config = next(iter(table.cells.values()))["config"]
+    reduced = [row for row in table.cells.values() if row["config"]["transitions"] != full_size(row["set"])]
+    size = "NOT at their full size" if reduced else "at full size"
+    presets = sorted({row["config"]["preset"] for row in table.cells.values()} - {None, "paper"})
+    return (
+        f"The built-in sets {size}, {config['seeds']} policies a cell, the last checkpoint of each playing "
+        f"{config['episodes']} episodes. 10 %: of the trajectories, those of the highest return. TS: the data stitched "
+        f"first, with the `{'`, `'.join(presets) or 'default'}` preset; paper's TS: with the `paper` preset. The sets "
+        "follow D4RL's recipes but are not D4RL's data, so no number here compares with one measured on that. "
+        "Written by `python -m trajstitch.experiments.table report` from the measurements beside it."
+    )
+
+
+def full_size(name: str) -> int:
+    return sets.built_in(name).transitions
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows)]
+
+
+def score_table(table: Table, methods: Sequence[str]) -> list[str]:
+    rows = []
+    for name in table.sets:
+        best, cells = table.best(name, methods), []
+        for method in methods:
+            told = str(Summary.of(table.scores[name, method])) if (name, method) in table.cells else NONE
+            cells.append(f"**{told}**" if method in best else told)
+        rows.append([name, *cells])
+    totals = [str(table.total(method) or NONE) for method in methods]
+    return markdown(["set", *(METHODS[method].title for method in methods)], [*rows, ["IQM [95 %]", *totals]])
+
+
+def totals_note(table: Table) -> str:
+    names = table.common(*CORE)
+    titles = ", ".join(METHODS[method].title for method in CORE)
+    return (
+        f"IQM: the interquartile mean over all seeds of {len(names)} of the {len(table.sets)} sets, those on which "
+        f"{titles} are measured, with a stratified bootstrap 95 % interval; {NONE} for a method that lacks one of them."
+    )
+
+
+def improvement_table(table: Table) -> list[str]:
+    pairs = [pair for pair in PAIRS if table.common(*pair)]
+
+    def cells(names: Callable[[str, str], list[str]]) -> list[str]:
+        found = [(pair, names(*pair)) for pair in pairs]
+        return [probability(table.better(*pair, *some)) if some else NONE for pair, some in found]
+
+    rows = [[name, *cells(lambda *pair, name=name: [name] * (name in table.common(*pair)))] for name in table.sets]
+    counts = [f"{METHODS[ours].title} over {METHODS[theirs].title}" for ours, theirs in pairs]
+    return markdown(["set", *counts], [*rows, ["all measured", *cells(table.common)]]) if pairs else [NONE]
+
+
+def probability(found: Interval) -> str:
+    return f"{found.value:.2f}" + ("" if found.low is None else f" [{found.low:.2f}, {found.high:.2f}]")
+
+
+def losses(table: Table, methods: Sequence[str]) -> list[str]:
+    """In words what came out worse, and what did not."""
+    pairs = [*PAIRS, *(("ts-bc", rival) for rival in RIVALS)]
+    known = [METHODS[method].preset for method in methods]
+    return [
+        *(comparison(table, *pair) for pair in pairs if set(pair) <= set(methods) and table.common(*pair)),
+        *(data_losses(table, preset) for preset in table.presets if preset in known or preset != "paper"),
+    ]
+
+
+def data_losses(table: Table, preset: str) -> str:
+    rows = [row for (_, which), row in table.stitchings.items() if which == preset]
+    fell = [f"{row['set']} ({row['before']:.1f} to {row['after']:.1f})" for row in rows if row["after"] < row["before"]]
+    missed = [
+        f"{row['set']} ({row['truth']['median_ratio']:.2f})"
+        for row in rows
+        if row["truth"]["steps"] and row["truth"]["median_ratio"] >= LIKELY_MISS
+    ]
+    alone = [f"{row['set']} ({', '.join(row['failed'])})" for row in rows if row["failed"]]
+    return (
+        f"The data of {len(rows)} sets, stitched with the `{preset}` preset: its mean return fell {listed(fell)}; "
+        f"the median jump misses by {LIKELY_MISS} of its length or more {listed(missed)}; a model learned nothing, "
+        f"so that nothing was stitched, {listed(alone)}."
+    )
+
+
+def comparison(table: Table, ours: str, theirs: str) -> str:
+    """Where one method is better, worse and neither."""
+    worse, better, neither = table.verdicts(ours, theirs)
+    return (
+        f"{METHODS[ours].title} against {METHODS[theirs].title}: worse by more than chance {listed(worse)}; better "
+        f"{listed(better)}; neither on {len(neither)} sets."
+    )
+
+
+def chance_note(table: Table) -> str:
+    """How often the test for more than chance errs, found by asking it about equals."""
+    seeds = next(iter(table.cells.values()))["config"]["seeds"]
+    equals = np.random.default_rng(0).normal(size=(TRIALS, 2, seeds))
+    called = np.mean([verdict(probability_of_improvement([one], [other])) != "neither" for one, other in equals])
+    return (
+        "More than chance: the 95 % interval of the probability of improvement leaves out 0.5. Intervals from so few "
+        f"seeds are too narrow: of {TRIALS} comparisons of {seeds} and {seeds} draws from one normal distribution, "
+        f"{called:.0%} were called better or worse. Expect as large a share of the comparisons below to be called by "
+        "chance alone."
+    )
+
+
+def listed(names: Sequence[str]) -> str:
+    return f"on {', '.join(names)}" if names else "nowhere"
+
+
+def data_table(table: Table, preset: str) -> list[str]:
+    rows = []
+    for name in table.sets:
+        row = table.stitchings.get((name, preset))
+        if row is None:
+            rows.append([name, *[NONE] * 7])
+            continue
+        truth = row["truth"]
+        told = [
+            f"{truth[key]:.3f}" if truth["steps"] else "no jumps" for key in ("median_ratio", "median_reward_error")
+        ]
+        counts = f"{row['changed']:,} of {row['trajectories']:,}"
+        shares = f"{row['jumps']:.2%}", f"{row['states_kept']:.0%}"
+        rows.append([name, f"{row['before']:.1f}", f"{row['after']:.1f}", counts, *shares, *told])
+    head = [f"`{preset}`", "before", "after", "changed", "jumps", "states kept", "error / length", "reward error"]
+    return markdown(head, rows)
+
+
+def stage_table(table: Table) -> list[str]:
+    """Seconds of collection and of stitching by set."""
+    columns = [(preset, stage) for preset in table.presets for stage in ("models", "graph", "passes")]
+    if not columns:
+        return []
+    rows = []
+    for name in table.sets:
+        found = {preset: table.stitchings.get((name, preset), {}).get("seconds", {}) for preset in table.presets}
+        collected = [f"{one['collect']:.0f}" for one in found.values() if one][:1] or [NONE]
+        cells = (found[preset].get(stage) for preset, stage in columns)
+        rows.append([name, *collected, *(NONE if one is None else f"{one:.0f}" for one in cells)])
+    return markdown(["stitching", "collect", *(f"`{preset}`: {stage}" for preset, stage in columns)], rows)
+
+
+def method_table(table: Table) -> list[str]:
+    """Seconds of training and evaluation by method."""
+    rows = []
+    for method, about in METHODS.items():
+        cells = [table.cells[name, method] for name in table.common(method)]
+        if cells:
+            train, play = (np.median([row["seconds"][part] for row in cells]) for part in ("train", "evaluate"))
+            together = sorted({row["together"] for row in cells})
+            steps = sorted({f"{row['config']['steps']:,}" for row in cells})
+            count = f"{together[0]}" if len(together) == 1 else f"{together[0]} to {together[-1]}"
+            rows.append([about.title, " or ".join(steps), count, f"{train:.0f}", f"{play:.0f}"])
+    return markdown(["policies", "steps", "policies at once", "train, median", "evaluate, median"], rows)
+
+
+def not_measured(table: Table) -> list[str]:
+    found: dict[tuple[str, ...], list[str]] = {}
+    for method, about in METHODS.items():
+        found.setdefault(tuple(table.missing(method)), []).append(about.title)
+    lines = [
+        f"- {', '.join(titles)}: {', '.join(names) if len(names) < len(table.sets) else 'all sets'}"
+        for names, titles in found.items()
+        if names
+    ]
+    return lines or ["Every cell is measured."]
+
+
+def provenance(table: Table) -> list[str]:
+    def every(key: str) -> list[str]:
+        return list(dict.fromkeys(call[key] for call in table.calls))
+
+    versions = dict.fromkeys(
+        ", ".join(f"{name} {number}" for name, number in call["versions"].items()) for call in table.calls
+    )
+    return [
+        f"- Machine: {'; '.join(every('machine'))}.",
+        f"- Commit: {', '.join(every('commit'))} (a plus: with changes that were not committed).",
+        f"- Versions: {'; '.join(versions)}.",
+        "",
+        "Commands:",
+        "",
+        *(f"    {command}" for command in sorted(every("command"))),
+    ]
+
+
+def summary(table: Table) -> str:
+    """The README's part."""
+    lines = [
+        introduction(table).replace(" from the measurements beside it", ""),
+        "",
+        *score_table(table, SHOWN),
+        "",
+        totals_note(table),
+        "",
+        *(f"- {loss}" for loss in losses(table, SHOWN)),
+    ]
+    return "\n".join(lines)
