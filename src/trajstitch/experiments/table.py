@@ -1,0 +1,311 @@
+"""The results table: every method on every built-in set, measured in pieces that fit a machine lent by the minute.
+
+python -m trajstitch.experiments.table measure --sets hopper/medium --to A.json --work DIR --seconds 540
+python -m trajstitch.experiments.table report A.json B.json ...
+
+`measure` adds to its file, cell by cell, and goes on from what is there; several may run side by side on other sets or
+methods, with files of their own and one folder. `report` merges their files into docs/results/first-table.json and
+writes the page, the picture and the README's summary from it.
+
+The accelerator fits models and policies; meanwhile, one thing after the other in a second thread, processes on the
+cores collect the next set, ask the simulator about jumps and roll out the policies that are ready.
+"""
+
+import itertools
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tyro
+
+from trajstitch import console, sets
+from trajstitch.errors import InputError
+from trajstitch.experiments.table_report import Report, report
+from trajstitch.experiments.table_results import METHODS, TWELVE, Cell, Results, Row, digest, scores, this_call
+from trajstitch.scores import Summary, normalised
+from trajstitch.stitching import PRESETS, Preset
+
+if TYPE_CHECKING:
+    from trajstitch.policies.policy import Policy
+    from trajstitch.sets.collect import Collect
+    from trajstitch.stitch_run import Stitched
+    from trajstitch.training import Algorithm
+    from trajstitch.trajectories import Metadata, Trajectories
+
+EVALUATION_SECONDS = 5.0
+"""What a cell's evaluation takes, until one has been seen; a training stops in time for its own."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Measure the cells (set, method) that are not in the file yet."""
+
+    sets: tuple[str, ...] = TWELVE
+    """The built-in sets."""
+    methods: tuple[str, ...] = tuple(METHODS)
+    """Which, and in which order."""
+    transitions: int | None = None
+    """Of each set; its full size if not given."""
+    seed: int = 0
+    """Of the data and of the stitching."""
+    preset: Preset = "default"
+    """Of the stitching; the paper's own columns have theirs."""
+    steps: int | None = None
+    """Gradient steps of each policy at most; each method's own number if not given."""
+    seeds: int = 5
+    """Policies trained for each cell."""
+    episodes: int = 20
+    """Episodes that each of them plays."""
+    to: Path = Path("table.json")
+    """The measurements are added to this file."""
+    work: Path = Path("runs/table")
+    """The folder for data, stitched data, policies and half-done trainings; what is there is used."""
+    seconds: float | None = None
+    """Begin nothing that would not be ready by then, and stop long trainings in time, to go on in another call."""
+
+    def check(self) -> None:
+        for name in self.sets:
+            sets.built_in(name)
+        for name in self.methods:
+            if name not in METHODS:
+                raise InputError(f"unknown method {name!r}; the methods are {', '.join(METHODS)}")
+        for name in ("transitions", "steps", "seeds", "episodes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"--{name} must be at least 1, not {value}")
+
+    def collection(self, name: str) -> "Collect":
+        from trajstitch.sets.collect import Collect
+
+        return Collect(name, self.transitions, self.seed)
+
+    def algorithm(self, method: str) -> "Algorithm":
+        from trajstitch.training import POLICIES
+
+        made = POLICIES[METHODS[method].policy]()
+        names = [name for name in ("steps", "value_steps") if hasattr(made, name)]
+        return made if self.steps is None else replace(made, **{n: min(self.steps, getattr(made, n)) for n in names})
+
+    def preset_of(self, method: str) -> str | None:
+        asked = METHODS[method].preset
+        return self.preset if asked == "default" else asked
+
+    def cell_config(self, cell: Cell) -> Row:
+        """What a cell's policies depend on, beside the code."""
+        algorithm, preset = self.algorithm(cell.method), self.preset_of(cell.method)
+        return {
+            "transitions": self.transitions or sets.built_in(cell.set).transitions,
+            "seed": self.seed,
+            "seeds": self.seeds,
+            "top": METHODS[cell.method].top,
+            "preset": preset,
+            "stitching": preset and digest(asdict(PRESETS[preset])),
+            **asdict(algorithm),  # pyright: ignore[reportArgumentType]
+        }
+
+
+class Measurement:
+    """One call of `measure`."""
+
+    def __init__(self, config: Measure) -> None:
+        from trajstitch.experiments.table_work import Clock, Work
+
+        config.check()
+        self.config = config
+        self.clock = Clock(config.seconds)
+        self.work = Work(config.work, self.clock)
+        self.results = Results(config.to)
+        self.call = this_call()
+        self.cores = ThreadPoolExecutor(1)
+        self.background: list[Future[None]] = []
+        self.collections: dict[str, Future[Path]] = {}
+        self.failed: list[str] = []
+        self.evaluation = EVALUATION_SECONDS
+
+    def run(self) -> list[Cell]:
+        """Work through the jobs; the cells that are still missing then."""
+        jobs = self.jobs()
+        with self.cores:
+            for job, following in itertools.zip_longest(jobs, jobs[1:], fillvalue=[]):
+                self.collect(job)
+                self.collect(following)
+                self.attempt(lambda job=job: self.measure(job), str(job[0]))
+        for future in self.background:
+            self.attempt(future.result, "in the background")
+        return self.missing
+
+    @property
+    def missing(self) -> list[Cell]:
+        asked = [Cell(name, method) for method in self.config.methods for name in self.config.sets]
+        return [cell for cell in asked if not self.measured(cell)]
+
+    def measured(self, cell: Cell) -> bool:
+        config = self.config.cell_config(cell) | {"episodes": self.config.episodes}
+        return self.results.has("policies", cell._asdict(), config)
+
+    def jobs(self) -> list[list[Cell]]:
+        """The missing cells, those together that one training serves: all methods that clone one data set or parts of
+        it, and of the long methods all sets with states and actions of the same sizes.
+        """
+        from trajstitch.sets.rollout import environment
+
+        def sizes(name: str) -> tuple[int, int]:
+            made = environment(sets.built_in(name).task)
+            return made.observations, len(made.bound)
+
+        found: dict[Any, list[Cell]] = {}
+        for cell in self.missing:
+            method = METHODS[cell.method]
+            key = (method.policy, method.preset, sizes(cell.set) if method.long else cell.set)
+            found.setdefault(key, []).append(cell)
+        return list(found.values())
+
+    def attempt(self, do: Callable[[], Any], what: str) -> None:
+        """One failure must not cost what else could be measured."""
+        from trajstitch.experiments.table_work import OutOfTimeError
+
+        try:
+            do()
+        except OutOfTimeError as late:
+            console.log(str(late))
+        except Exception:
+            console.log(f"{what}: failed\n{traceback.format_exc()}")
+            self.failed.append(what)
+
+    def collect(self, job: list[Cell]) -> None:
+        """Have the job's sets collected in the background."""
+        for cell in job:
+            if cell.set not in self.collections:
+                asked = self.config.collection(cell.set)
+                self.collections[cell.set] = self.cores.submit(self.work.collected, asked)
+
+    def measure(self, job: list[Cell]) -> None:
+        """Train what the cells need, and leave the rest of the work on them to the background."""
+        data: dict[str, Trajectories] = {}
+        logged: dict[str, Metadata] = {}
+        for cell in job:
+            self.collections[cell.set].result()
+        for (name, preset), cells in groupby(job, lambda cell: (cell.set, self.config.preset_of(cell.method))):
+            source = self.source(name, preset)
+            logged[name] = source.metadata
+            for cell in cells:
+                top = METHODS[cell.method].top
+                data[self.name_of(cell)] = source.best(top) if top < 1 else source
+        algorithm = self.config.algorithm(job[0].method)
+        title = f"{METHODS[job[0].method].title}, {len(job)} × {self.config.seeds} policies"
+        policies = self.work.trained(algorithm, data, self.config.seeds, len(job) * self.evaluation, title)
+        for name, cells in groupby(job, lambda cell: cell.set):
+            mine = {cell: policies[self.name_of(cell)] for cell in cells}
+            self.later(lambda mine=mine, known=logged[name]: self.evaluate(mine, known))
+
+    def later(self, do: Callable[[], None]) -> None:
+        self.background.append(self.cores.submit(do))
+
+    def name_of(self, cell: Cell) -> str:
+        return f"{cell.set.replace('/', '-')}-{cell.method}-{digest(self.config.cell_config(cell))}"
+
+    def source(self, name: str, preset: str | None) -> "Trajectories":
+        """The set as it was logged, or stitched; the first time, the latter is also measured itself."""
+        asked = self.config.collection(name)
+        if preset is None:
+            return self.work.logged(asked)
+        stitched = self.work.stitched(asked, preset)
+        config = {name: stitched.run.facts["config"][name] for name in ("transitions", "seed", "stitching")}
+        if not self.results.has("stitchings", {"set": name, "preset": preset}, config):
+            key = {"set": name, "preset": preset, "config": config}
+            self.later(lambda: self.results.add("stitchings", key | self.about(stitched, asked), self.call))
+        return stitched.after
+
+    def about(self, stitched: "Stitched", asked: "Collect") -> Row:
+        """What stitching did to a data set, and what the simulator says of it."""
+        from trajstitch.truth import of_stitched
+
+        before, after, passes = stitched.before, stitched.after, stitched.passes
+        assert after.provenance is not None
+        jumps = after.provenance.stitched
+        began = time.monotonic()
+        truth = of_stitched(before, after).summary()
+        seconds = {
+            "collect": self.work.collection_seconds(asked),
+            **stitched.seconds,
+            "truth": time.monotonic() - began,
+        }
+        return rounded(
+            {
+                "before": normalised(before.returns, before.metadata).mean(),
+                "after": normalised(after.returns, before.metadata).mean(),
+                "trajectories": len(after),
+                "changed": len(np.unique(after.episode_of_step[jumps])),
+                "steps": after.steps,
+                "jumps": jumps.mean(),
+                "states_kept": passes[-1]["states_kept"] if passes else 1.0,
+                "failed": stitched.failed,
+                "truth": truth,
+                "worths": stitched.run.read_json("models"),
+                "passes": passes,
+                "seconds": seconds,
+            }
+        )
+
+    def evaluate(self, policies: "dict[Cell, list[Policy]]", metadata: "Metadata") -> None:
+        """Let the last checkpoints of one set's cells play, and record every return."""
+        from trajstitch.evaluation import evaluate
+
+        self.clock.require(0, f"evaluation of {', '.join(map(str, policies))}")
+        began = time.monotonic()
+        every = [policy for some in policies.values() for policy in some]
+        returns = evaluate(every, metadata, self.config.episodes)
+        seconds = (time.monotonic() - began) / len(policies)
+        self.evaluation = max(self.evaluation, seconds)
+        for (cell, some), part in zip(policies.items(), np.split(returns, len(policies)), strict=True):
+            row = {
+                **cell._asdict(),
+                "config": self.config.cell_config(cell) | {"episodes": self.config.episodes},
+                "returns": part.round(1).tolist(),
+                "seconds": rounded({"train": some[0].config["seconds"], "evaluate": seconds}),
+                "together": some[0].config["together"],
+                "measured": time.strftime("%Y-%m-%d", time.gmtime()),
+            }
+            self.results.add("policies", row, self.call)
+            console.log(f"{cell}: {Summary.of(scores(row))}")
+
+
+def groupby(cells: list[Cell], key: Callable[[Cell], Any]) -> list[tuple[Any, list[Cell]]]:
+    found: dict[Any, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(key(cell), []).append(cell)
+    return list(found.items())
+
+
+def rounded(value: Any) -> Any:
+    """Plain JSON values, numbers to five digits."""
+    if isinstance(value, dict):
+        return {name: rounded(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
+    return float(f"{value:.5g}") if isinstance(value, float | np.floating) else value
+
+
+def measure(config: Measure) -> None:
+    measurement = Measurement(config)
+    missing = measurement.run()
+    asked = len(config.sets) * len(config.methods)
+    console.log(f"{config.to}: {asked - len(missing)} of {asked} cells are measured")
+    if measurement.failed:
+        raise SystemExit(f"failed: {'; '.join(measurement.failed)}")
+    if missing:
+        console.log("the same command goes on")
+
+
+def main() -> None:
+    asked = tyro.extras.subcommand_cli_from_dict({"measure": Measure, "report": Report})
+    measure(asked) if isinstance(asked, Measure) else report(asked)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""The folder that a measurement works in: what is in it is not made again, by whichever process.
+
+    data/NAME.npz                   a collected set, and NAME.json: the seconds it took
+    stitched/NAME/                  a stitching's run folder
+    policies/NAME.safetensors       a cell's trained policies
+    training/NAME.safetensors       how far a training is
+
+A name says what the thing was made from. Whoever makes one holds its lock, and who wants it too waits.
+"""
+
+import fcntl
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import equinox as eqx
+import numpy as np
+
+from trajstitch import console, formats, sets
+from trajstitch.experiments.table_results import Row, digest
+from trajstitch.fit import State, fit, member
+from trajstitch.formats.atomic import replacing
+from trajstitch.paths import Paths
+from trajstitch.policies.policy import Policy, load_policies, save_policies
+from trajstitch.pool import end_to_end
+from trajstitch.runs import Run, tensors_of, tree_from
+from trajstitch.sets.collect import Collect, collect
+from trajstitch.stitch_run import Stages, Stitched
+from trajstitch.stitching import preset_for
+from trajstitch.tensors import read_tensors, save_tensors
+from trajstitch.training import Algorithm, exported, start
+from trajstitch.trajectories import Trajectories
+
+SAVE_SECONDS = 60
+"""A training's state is saved this often."""
+GUESSES = {"models": 90.0, "graph": 20.0, "passes": 5.0}
+"""Seconds that a stage of stitching takes, until one has been seen in the folder."""
+
+
+class OutOfTimeError(Exception):
+    """What is next would not be ready in time."""
+
+
+class Clock:
+    """The seconds that a measurement may take."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.end = time.monotonic() + (float("inf") if seconds is None else seconds)
+
+    @property
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+    def require(self, seconds: float, what: str) -> None:
+        """Raise unless more than so many are left."""
+        if self.left <= seconds:
+            raise OutOfTimeError(
+                f"{what}: not begun, it takes about {seconds:.0f} s and {max(self.left, 0):.0f} s are left"
+            )
+
+
+class Work:
+    """What is made, and where it lies."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self.folder = folder
+        self.clock = clock
+
+    def collected(self, asked: Collect) -> Path:
+        """The file of a set, which is collected if it isn't there."""
+        path = self.folder / "data" / f"{name_of(asked)}.npz"
+        with self._alone(path):
+            if not path.exists():
+                self.clock.require(0, asked.set)
+                began = time.monotonic()
+                data = collect(asked)
+                _write_json({"seconds": round(time.monotonic() - began, 1)}, path.with_suffix(".json"))
+                formats.save(data, f"npz:{path}")
+        return path
+
+    def logged(self, asked: Collect) -> Trajectories:
+        return formats.load(f"npz:{self.collected(asked)}")
+
+    def collection_seconds(self, asked: Collect) -> float:
+        return json.loads((self.folder / "data" / f"{name_of(asked)}.json").read_text())["seconds"]
+
+    def stitched(self, asked: Collect, preset: str) -> Stitched:
+        """A set stitched, from the stage on that is missing; none begins that took longer before than is left now."""
+        data = self.logged(asked)
+        config = preset_for(preset, data)
+        folder = self.folder / "stitched" / f"{name_of(asked)}-{preset}-{digest(asdict(config))}"
+        with self._alone(folder):
+            facts = {"set": asked.set, "transitions": size_of(asked), "seed": asked.seed, "stitching": asdict(config)}
+            run = Run.start(folder, "stitch", facts, resume=True)
+            stages = Stages(run, config, data, asked.seed)
+            if not run.has("models"):
+                self.clock.require(self._expected(preset, "models"), f"models of {asked.set}")
+            models, worths = stages.models()
+            failed = [worth.model for worth in worths if not worth.learned]
+            after, passes, graph = Paths.of(data).trajectories(), [], run.path("graph.safetensors")
+            if run.has("passes"):
+                after, passes = formats.load(f"npz:{run.path('result.npz')}"), run.read_json("passes")
+            elif not failed:
+                if not graph.exists():
+                    self.clock.require(self._expected(preset, "graph"), f"graph of {asked.set}")
+                made = stages.graph(models)
+                self.clock.require(self._expected(preset, "passes"), f"passes of {asked.set}")
+                after, passes = stages.result(models, made)
+            graph.unlink(missing_ok=True)  # by far the largest file, and of no more use
+            return Stitched(run, data, after, passes, failed, run.read_json("seconds"))
+
+    def _expected(self, preset: str, stage: str) -> float:
+        """The longest that a stage has taken here so far."""
+        found = [json.loads(path.read_text()) for path in self.folder.glob(f"stitched/*-{preset}-*/seconds.json")]
+        return max((seconds[stage] for seconds in found if stage in seconds), default=GUESSES[stage])
+
+    def trained(
+        self, algorithm: Algorithm, data: dict[str, Trajectories], seeds: int, reserve: float, title: str
+    ) -> dict[str, list[Policy]]:
+        """Policies for every name's data: those that are here, and those of one training on all the others.
+
+        When no more than `reserve` seconds are left, the training's state is saved and it stops.
+        """
+        missing = [name for name in data if not self._policies(name).exists()]
+        if missing:
+            self.clock.require(reserve, title)
+            self._train(algorithm, [data[name] for name in missing], missing, range(seeds), reserve, title)
+        return {name: load_policies(self._policies(name)) for name in data}
+
+    def _policies(self, name: str) -> Path:
+        return self.folder / "policies" / f"{name}.safetensors"
+
+    def _train(
+        self,
+        algorithm: Algorithm,
+        data: Sequence[Trajectories],
+        names: Sequence[str],
+        seeds: Sequence[int],
+        reserve: float,
+        title: str,
+    ) -> None:
+        path = self.folder / "training" / f"{digest(names)}.safetensors"
+        began, before = time.monotonic(), 0.0
+        problems = [algorithm.problem(one) for one in data]
+        samples, ranges = end_to_end((problem.samples for problem in problems), [one.steps for one in data])
+        # Networks depend on the data by its sizes alone.
+        state = start(algorithm, data[0], [*seeds] * len(data))
+        if path.exists():
+            tensors, facts = read_tensors(path)
+            state, before = tree_from(tensors, state, str(path)), float(facts["seconds"])
+            console.log(f"{title}: going on from step {int(state.step):,}")
+        saved = began
+
+        def each(state: State, metrics: dict[str, float]) -> None:
+            nonlocal saved
+            late = self.clock.left <= reserve and int(state.step) < algorithm.steps
+            if late or time.monotonic() - saved > SAVE_SECONDS:
+                saved = time.monotonic()
+                save_tensors(tensors_of(state), path, {"seconds": str(before + saved - began)})
+            if late:
+                raise OutOfTimeError(
+                    f"{title}: stopped at step {int(state.step):,} of {algorithm.steps:,}, to go on later"
+                )
+
+        state = fit(algorithm, state, samples, ranges.for_each(len(seeds)), title=title, each=each)
+        facts = {"seconds": round(before + time.monotonic() - began, 1), "together": len(state.keys)}
+        for number, (name, problem) in enumerate(zip(names, problems, strict=True)):
+            own = member(state.model, np.arange(len(seeds)) + number * len(seeds))
+            one = eqx.tree_at(lambda state: state.model, state, own)
+            save_policies(exported(one, problem.units, seeds, facts), self._policies(name))
+        path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _alone(self, path: Path) -> Iterator[None]:
+        """Wait until no other process or thread makes this."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.with_name(f".{path.name}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def name_of(asked: Collect) -> str:
+    return f"{asked.set.replace('/', '-')}-{size_of(asked)}-seed-{asked.seed}"
+
+
+def size_of(asked: Collect) -> int:
+    return sets.built_in(asked.set).transitions if asked.transitions is None else asked.transitions
+
+
+def _write_json(value: Row, path: Path) -> None:
+    with replacing(path, force=True) as fresh:
+        fresh.write_text(json.dumps(value) + "\n")
