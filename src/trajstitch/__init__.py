@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trajstitch.policies.policy import Policy, load_policy
     from trajstitch.sets.collect import Collect, collect
     from trajstitch.stitching import stitch
-    from trajstitch.training import train
+    from trajstitch.training import train, train_together
     from trajstitch.trajectories import Metadata, Provenance, Trajectories, concatenate
 
 # Looked up on first use, so that `trajstitch --help` and worker processes import only what they need.
@@ -37,6 +37,7 @@ _HOME = {
     "concatenate": "trajectories",
     "stitch": "stitching",
     "train": "training",
+    "train_together": "training",
 }
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "save",
     "stitch",
     "train",
+    "train_together",
 ]
 
 

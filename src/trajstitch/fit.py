@@ -138,7 +138,7 @@ def fit(
     assert len(ranges.rows) == members
     assert np.max(ranges.first + ranges.rows) <= rows
     ranges = Ranges(*(jnp.asarray(part, jnp.int32) for part in ranges))
-    data, held_out = jax.tree.map(jnp.asarray, (padded(data), held_out))
+    data, held_out = jax.device_put((padded(data), held_out))
     done = int(state.step)
     patience = algorithm.steps if patience is None else patience
     with console.progress(title, max(algorithm.steps - done, 0), "steps") as advance:

@@ -99,7 +99,7 @@ class Judge:
 
     def __init__(self, models: Models, observations: Float[np.ndarray, "nodes size"]) -> None:
         self.models = models
-        self.table = jnp.asarray(padded(observations.astype(np.float32, copy=False)))
+        self.table = jax.device_put(padded(observations.astype(np.float32, copy=False)))
 
     def likelihoods(self, source: Nodes, target: Nodes) -> tuple[np.ndarray, np.ndarray]:
         """Edges' `low` and `mean`. The networks see each source once, however many its pairs."""

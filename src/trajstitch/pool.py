@@ -4,6 +4,7 @@ A compiled program holds for one shape. So a table has room for more rows than i
 and which of them a member draws from is said by numbers: data of another length trains with the same program.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ def end_to_end(parts: Iterable[Any], counts: Sequence[int]) -> tuple[Any, Ranges
     for part, count, end in zip(parts, counts, ends, strict=True):
         if table is None:
             size = usual_size(int(ends[-1]))
-            table = jax.tree.map(lambda leaf: np.zeros((size, *leaf.shape[1:]), leaf.dtype), part)  # noqa: B023
+            table = jax.tree.map(lambda leaf: _zeros((size, *leaf.shape[1:]), leaf.dtype), part)  # noqa: B023
         jax.tree.map(lambda whole, leaf: whole.__setitem__(slice(end - count, end), leaf), table, part)  # noqa: B023
     return table, Ranges(ends - counts, np.asarray(counts))
 
@@ -51,3 +52,14 @@ def padded(data: Any) -> Any:
     """One data set as a table of a usual size; as it is, where it has one."""
     rows = len(jax.tree.leaves(data)[0])
     return data if rows == usual_size(rows) else end_to_end([data], [rows])[0]
+
+
+def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Zeros that `jax.device_put` need not copy where the device is the CPU: they start at a multiple of 64 bytes.
+
+    So a table is in memory once, and the rows it has room for but does not hold take none.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.zeros(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size].view(dtype).reshape(shape)

@@ -12,7 +12,7 @@ import math
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -24,7 +24,7 @@ from tyro.conf import Positional, arg
 
 from trajstitch import console, formats
 from trajstitch.errors import InputError
-from trajstitch.fit import Objective, State, begin, fit, stack
+from trajstitch.fit import Objective, State, begin, fit, member, stack
 from trajstitch.formats import metadata
 from trajstitch.formats.columns import Columns
 from trajstitch.policies.bc import BC, WeightedBC
@@ -32,6 +32,7 @@ from trajstitch.policies.iql import IQL
 from trajstitch.policies.policy import Policy, Units, save_policies
 from trajstitch.policies.samples import Problem
 from trajstitch.policies.td3_bc import TD3BC
+from trajstitch.pool import end_to_end
 from trajstitch.runs import Run
 from trajstitch.trajectories import Trajectories
 
@@ -58,18 +59,47 @@ class Algorithm(Protocol):
 
 def train(data: Trajectories, algorithm: Algorithm | None = None, seeds: int = 5, seed: int = 0) -> list[Policy]:
     """Train policies on the data, one a seed, from `seed` on; BC, unless told otherwise."""
+    return train_together([data], algorithm, seeds, seed)[0]
+
+
+def train_together(
+    sets: Sequence[Trajectories], algorithm: Algorithm | None = None, seeds: int = 5, seed: int = 0
+) -> list[list[Policy]]:
+    """Train policies on each of several data sets, all at once: for each set what `train` gives.
+
+    On an accelerator this takes little longer than training on one set; the sets must agree in the sizes of
+    observations and actions.
+    """
     algorithm = algorithm or BC()
-    numbers = range(seed, seed + seeds)
-    problem = algorithm.problem(data)
-    state = fit(algorithm, start(algorithm, data, numbers), problem.samples, title=_name(algorithm))
-    return exported(state, problem.units, numbers, {"policy": _name(algorithm), **asdict(algorithm)})  # pyright: ignore[reportArgumentType]
+    sizes = sorted({(data.observation_size, data.action_size) for data in sets})
+    if len(sizes) != 1:
+        raise InputError(f"training together needs data sets of one observation and action size, not {sizes}")
+    numbers, units = range(seed, seed + seeds), []
+
+    def samples(data: Trajectories) -> Any:
+        problem = algorithm.problem(data)
+        units.append(problem.units)
+        return problem.samples
+
+    table, ranges = end_to_end(map(samples, sets), [data.steps for data in sets])
+    state = _begin(algorithm, [(data, number) for data in sets for number in numbers])
+    state = fit(algorithm, state, table, ranges.for_each(seeds), title=_name(algorithm))
+    config = {"policy": _name(algorithm), **asdict(algorithm)}  # pyright: ignore[reportArgumentType]
+    return [
+        exported(replace(state, model=member(state.model, slice(at * seeds, (at + 1) * seeds))), one, numbers, config)
+        for at, one in enumerate(units)
+    ]
 
 
 def start(algorithm: Algorithm, data: Trajectories, seeds: Sequence[int]) -> State:
     """The state before the first step. What a seed learns depends on its own number alone."""
-    keys = [jax.random.split(jax.random.key(seed)) for seed in seeds]
+    return _begin(algorithm, [(data, seed) for seed in seeds])
+
+
+def _begin(algorithm: Algorithm, members: Sequence[tuple[Trajectories, int]]) -> State:
+    keys = [jax.random.split(jax.random.key(seed)) for _, seed in members]
     # Drawn one by one: a vmap over seeds would round the weights differently with their number.
-    models = stack([algorithm.init(key, data) for key, _ in keys])
+    models = stack([algorithm.init(key, data) for (data, _), (key, _) in zip(members, keys, strict=True)])
     return begin(algorithm, models, jnp.stack([key for _, key in keys]))
 
 
