@@ -11,7 +11,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -24,7 +24,7 @@ from tyro.conf import Positional, arg
 
 from trajstitch import console, formats
 from trajstitch.errors import InputError
-from trajstitch.fit import Objective, State, begin, fit, member, stack
+from trajstitch.fit import Objective, State, begin, fit, itself, member, stack
 from trajstitch.formats import metadata
 from trajstitch.formats.columns import Columns
 from trajstitch.policies.bc import BC, WeightedBC
@@ -63,12 +63,18 @@ def train(data: Trajectories, algorithm: Algorithm | None = None, seeds: int = 5
 
 
 def train_together(
-    sets: Sequence[Trajectories], algorithm: Algorithm | None = None, seeds: int = 5, seed: int = 0
+    sets: Sequence[Trajectories],
+    algorithm: Algorithm | None = None,
+    seeds: int = 5,
+    seed: int = 0,
+    resumed: Callable[[State], State] = itself,
+    each: Callable[[State, dict[str, float]], None] | None = None,
 ) -> list[list[Policy]]:
     """Train policies on each of several data sets, all at once: for each set what `train` gives.
 
     On an accelerator this takes little longer than training on one set; the sets must agree in the sizes of
-    observations and actions.
+    observations and actions. `resumed` makes of the state before the first step the one to go on from, and `each` is
+    called with the state as it goes, as by `fit`.
     """
     algorithm = algorithm or BC()
     sizes = sorted({(data.observation_size, data.action_size) for data in sets})
@@ -83,7 +89,7 @@ def train_together(
 
     table, ranges = end_to_end(map(samples, sets), [data.steps for data in sets])
     state = _begin(algorithm, [(data, number) for data in sets for number in numbers])
-    state = fit(algorithm, state, table, ranges.for_each(seeds), title=_name(algorithm))
+    state = fit(algorithm, resumed(state), table, ranges.for_each(seeds), title=_name(algorithm), each=each)
     config = {"policy": _name(algorithm), **asdict(algorithm)}  # pyright: ignore[reportArgumentType]
     return [
         exported(replace(state, model=member(state.model, slice(at * seeds, (at + 1) * seeds))), one, numbers, config)

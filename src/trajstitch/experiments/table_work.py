@@ -11,31 +11,29 @@ A name says what the thing was made from. Whoever makes one holds its lock, and 
 import fcntl
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-import equinox as eqx
-import numpy as np
-
 from trajstitch import console, formats, sets
-from trajstitch.experiments.table_results import Row, digest
-from trajstitch.fit import State, fit, member
+from trajstitch.experiments.table_results import digest
+from trajstitch.fit import State
 from trajstitch.formats.atomic import replacing
 from trajstitch.paths import Paths
 from trajstitch.policies.policy import Policy, load_policies, save_policies
-from trajstitch.pool import end_to_end
 from trajstitch.runs import Run, tensors_of, tree_from
 from trajstitch.sets.collect import Collect, collect
 from trajstitch.stitch_run import Stages, Stitched
 from trajstitch.stitching import preset_for
 from trajstitch.tensors import read_tensors, save_tensors
-from trajstitch.training import Algorithm, exported, start
+from trajstitch.training import Algorithm, train_together
 from trajstitch.trajectories import Trajectories
 
 SAVE_SECONDS = 60
 """A training's state is saved this often."""
+COLLECTED_A_SECOND = 20_000
+"""Transitions, until a collection has been seen in the folder."""
 GUESSES = {"models": 90.0, "graph": 20.0, "passes": 5.0}
 """Seconds that a stage of stitching takes, until one has been seen in the folder."""
 
@@ -74,10 +72,14 @@ class Work:
         path = self.folder / "data" / f"{name_of(asked)}.npz"
         with self._alone(path):
             if not path.exists():
-                self.clock.require(0, asked.set)
+                found = [json.loads(other.read_text()) for other in path.parent.glob("*.json")]
+                rate = min((one["transitions"] / one["seconds"] for one in found), default=COLLECTED_A_SECOND)
+                self.clock.require(size_of(asked) / rate, f"collection of {asked.set}")
                 began = time.monotonic()
                 data = collect(asked)
-                _write_json({"seconds": round(time.monotonic() - began, 1)}, path.with_suffix(".json"))
+                facts = {"transitions": data.steps, "seconds": time.monotonic() - began}
+                with replacing(path.with_suffix(".json"), force=True) as fresh:
+                    fresh.write_text(json.dumps(facts) + "\n")
                 formats.save(data, f"npz:{path}")
         return path
 
@@ -100,10 +102,12 @@ class Work:
                 self.clock.require(self._expected(preset, "models"), f"models of {asked.set}")
             models, worths = stages.models()
             failed = [worth.model for worth in worths if not worth.learned]
-            after, passes, graph = Paths.of(data).trajectories(), [], run.path("graph.safetensors")
-            if run.has("passes"):
+            graph = run.path("graph.safetensors")
+            if failed:
+                after, passes = Paths.of(data).trajectories(), []
+            elif run.has("passes"):
                 after, passes = formats.load(f"npz:{run.path('result.npz')}"), run.read_json("passes")
-            elif not failed:
+            else:
                 if not graph.exists():
                     self.clock.require(self._expected(preset, "graph"), f"graph of {asked.set}")
                 made = stages.graph(models)
@@ -127,32 +131,27 @@ class Work:
         missing = [name for name in data if not self._policies(name).exists()]
         if missing:
             self.clock.require(reserve, title)
-            self._train(algorithm, [data[name] for name in missing], missing, range(seeds), reserve, title)
+            self._train(algorithm, {name: data[name] for name in missing}, seeds, reserve, title)
         return {name: load_policies(self._policies(name)) for name in data}
 
     def _policies(self, name: str) -> Path:
         return self.folder / "policies" / f"{name}.safetensors"
 
     def _train(
-        self,
-        algorithm: Algorithm,
-        data: Sequence[Trajectories],
-        names: Sequence[str],
-        seeds: Sequence[int],
-        reserve: float,
-        title: str,
+        self, algorithm: Algorithm, data: dict[str, Trajectories], seeds: int, reserve: float, title: str
     ) -> None:
-        path = self.folder / "training" / f"{digest(names)}.safetensors"
-        began, before = time.monotonic(), 0.0
-        problems = [algorithm.problem(one) for one in data]
-        samples, ranges = end_to_end((problem.samples for problem in problems), [one.steps for one in data])
-        # Networks depend on the data by its sizes alone.
-        state = start(algorithm, data[0], [*seeds] * len(data))
-        if path.exists():
-            tensors, facts = read_tensors(path)
-            state, before = tree_from(tensors, state, str(path)), float(facts["seconds"])
-            console.log(f"{title}: going on from step {int(state.step):,}")
+        path = self.folder / "training" / f"{digest(list(data))}.safetensors"
+        before, began = 0.0, time.monotonic()
         saved = began
+
+        def resumed(state: State) -> State:
+            nonlocal before
+            if not path.exists():
+                return state
+            tensors, facts = read_tensors(path)
+            before, state = float(facts["seconds"]), tree_from(tensors, state, str(path))
+            console.log(f"{title}: going on from step {int(state.step):,}")
+            return state
 
         def each(state: State, metrics: dict[str, float]) -> None:
             nonlocal saved
@@ -161,16 +160,12 @@ class Work:
                 saved = time.monotonic()
                 save_tensors(tensors_of(state), path, {"seconds": str(before + saved - began)})
             if late:
-                raise OutOfTimeError(
-                    f"{title}: stopped at step {int(state.step):,} of {algorithm.steps:,}, to go on later"
-                )
+                raise OutOfTimeError(f"{title}: stopped at step {int(state.step):,} of {algorithm.steps:,}, to go on")
 
-        state = fit(algorithm, state, samples, ranges.for_each(len(seeds)), title=title, each=each)
-        facts = {"seconds": round(before + time.monotonic() - began, 1), "together": len(state.keys)}
-        for number, (name, problem) in enumerate(zip(names, problems, strict=True)):
-            own = member(state.model, np.arange(len(seeds)) + number * len(seeds))
-            one = eqx.tree_at(lambda state: state.model, state, own)
-            save_policies(exported(one, problem.units, seeds, facts), self._policies(name))
+        found = train_together([*data.values()], algorithm, seeds, resumed=resumed, each=each)
+        facts = {"seconds": round(before + time.monotonic() - began, 1), "together": seeds * len(data)}
+        for name, policies in zip(data, found, strict=True):
+            save_policies([replace(one, config=one.config | facts) for one in policies], self._policies(name))
         path.unlink(missing_ok=True)
 
     @contextmanager
@@ -188,8 +183,3 @@ def name_of(asked: Collect) -> str:
 
 def size_of(asked: Collect) -> int:
     return sets.built_in(asked.set).transitions if asked.transitions is None else asked.transitions
-
-
-def _write_json(value: Row, path: Path) -> None:
-    with replacing(path, force=True) as fresh:
-        fresh.write_text(json.dumps(value) + "\n")
