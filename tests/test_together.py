@@ -1,15 +1,20 @@
 """Several data sets or seeds at once: each comes out as it would alone, to the bit (on the CPU)."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from point import collect
 from test_policies import one_step
+from test_stitching import GREEDY, SMALL
 from trajstitch.errors import InputError
+from trajstitch.graph import build
 from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.policies.iql import IQL
 from trajstitch.policies.policy import Policy
 from trajstitch.policies.td3_bc import TD3BC
+from trajstitch.stitching import fit_models, improve, keys_of, stitch
 from trajstitch.training import train, train_together
 
 SETS = [collect(episodes, 20, seed) for episodes, seed in ((10, 0), (3, 1), (70, 2))]
@@ -20,6 +25,8 @@ BRIEF = {
     "td3-bc": TD3BC(steps=31, hidden=(8,)),
     "iql": IQL(steps=30, hidden=(8,)),
 }
+
+SAMPLED = replace(SMALL, sample_latents=True)
 
 
 def same(one: Policy, other: Policy) -> bool:
@@ -42,3 +49,23 @@ def test_training_on_several_sets_at_once_gives_each_its_own_policies(name):
 def test_sets_of_different_sizes_can_not_train_together():
     with pytest.raises(InputError, match=r"one observation and action size, not \[\(1, 1\), \(2, 2\)\]"):
         train_together([SETS[0], one_step(20)], BRIEF["bc"])
+
+
+@pytest.mark.parametrize("config", [GREEDY, SAMPLED], ids=["greedy", "planned with sampled latents"])
+def test_each_of_several_stitching_seeds_gets_what_it_gets_alone(config):
+    data = collect(episodes=40, length=30)
+    several = stitch(data, config, seed=5, seeds=3)
+    assert several[0].equals(stitch(data, config, seed=5))
+    models, _ = fit_models(config, data, keys_of(5)[0])
+    graph = build(data, models, config.near, config.reach)
+    for number, one in enumerate(several):
+        alone, _ = improve(config, data, models, graph, keys_of(5 + number)[1])
+        assert one.equals(alone.trajectories())
+    assert not several[1].equals(several[2])
+
+
+def test_seeds_that_could_not_differ_are_refused():
+    with pytest.raises(InputError, match="every seed would give the same data"):
+        stitch(SETS[0], SMALL, seeds=2)
+    with pytest.raises(InputError, match="at least one seed"):
+        stitch(SETS[0], GREEDY, seeds=0)

@@ -6,9 +6,10 @@ The three stages are functions of their own (`fit_models`, `graph.build`, `impro
 each one made and go on from there.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, overload
 
 import jax
 import numpy as np
@@ -22,7 +23,7 @@ from trajstitch.models.dynamics import Dynamics, fit_dynamics
 from trajstitch.models.forward import ForwardDynamics, fit_forward
 from trajstitch.models.inverse import InverseDynamics, fit_inverse
 from trajstitch.models.reward import GenerativeReward, RegressionReward, fit_reward
-from trajstitch.models.value import TwinValue, Value, fit_value, values
+from trajstitch.models.value import TwinValue, Value, fit_values, values
 from trajstitch.models.worth import Worth
 from trajstitch.neighbours import Near
 from trajstitch.passes import Rules, Summary, one_pass
@@ -93,24 +94,59 @@ def preset_for(name: Preset | str, data: Trajectories) -> Stitching:
     return config
 
 
+@overload
 def stitch(
     data: Trajectories, preset: Preset | Stitching = "default", seed: int = 0, *, passes: int | None = None
-) -> Trajectories:
+) -> Trajectories: ...
+@overload
+def stitch(
+    data: Trajectories, preset: Preset | Stitching = "default", seed: int = 0, *, passes: int | None = None, seeds: int
+) -> list[Trajectories]: ...
+def stitch(
+    data: Trajectories,
+    preset: Preset | Stitching = "default",
+    seed: int = 0,
+    *,
+    passes: int | None = None,
+    seeds: int | None = None,
+) -> Trajectories | list[Trajectories]:
     """A better data set from the data alone: every trajectory is the old one or a better one stitched from others.
 
     Where a model learned nothing, the data comes back as it was. Each step's origin stands in `provenance`.
+    With `seeds`, as many data sets: for `seed` and those after it, each with its own V and latents, and all with the
+    models and the graph of `seed`.
     """
     config = preset if isinstance(preset, Stitching) else preset_for(preset, data)
     config = config if passes is None else replace(config, passes=passes)
-    models_key, improve_key = jax.random.split(jax.random.key(seed))
+    numbers = range(seed, seed + (1 if seeds is None else seeds))
+    check_seeds(config, numbers)
+    models_key, _ = keys_of(seed)
     models, worths = fit_models(config, data, models_key)
-    if not all(worth.learned for worth in worths):
+    if all(worth.learned for worth in worths):
+        graph = build(data, models, config.near, config.reach)
+        courses = improve_together(config, data, models, graph, [keys_of(number)[1] for number in numbers])
+    else:
         failed = ", ".join(worth.model for worth in worths if not worth.learned)
         console.log(f"nothing was stitched: a model that learned nothing can't judge a jump ({failed})")
-        return Paths.of(data).trajectories()
-    graph = build(data, models, config.near, config.reach)
-    paths, _ = improve(config, data, models, graph, improve_key)
-    return paths.trajectories()
+        courses = [Course(Paths.of(data))] * len(numbers)
+    found = [course.paths.trajectories() for course in courses]
+    return found[0] if seeds is None else found
+
+
+def keys_of(seed: int) -> PRNGKeyArray:
+    """A seed's two keys: of the models, and of what is its own when several share the models."""
+    return jax.random.split(jax.random.key(seed))
+
+
+def check_seeds(config: Stitching, seeds: Sequence[int]) -> None:
+    if not seeds:
+        raise InputError("stitching needs at least one seed")
+    by_value = config.plan is None and config.rules.value_test
+    if len(seeds) > 1 and not by_value and not config.sample_latents:
+        raise InputError(
+            "seeds that share their models differ by V and latents, and here neither plays a part: every seed would "
+            "give the same data; stitch for one, or once for each of several"
+        )
 
 
 def fit_models(config: Stitching, data: Trajectories, key: PRNGKeyArray) -> tuple[Models, list[Worth]]:
@@ -136,33 +172,67 @@ def improve(
     config: Stitching, data: Trajectories, models: Models, graph: StitchGraph, key: PRNGKeyArray
 ) -> tuple[Paths, list[Summary]]:
     """Plan and rebuild, or K greedy passes."""
-    judge = Judge(models, data.observations)
-    value_key, latent_key = jax.random.split(key)
-    paths, summaries = Paths.of(data), []
+    course = improve_together(config, data, models, graph, [key])[0]
+    return course.paths, list(course.summaries)
 
-    def latents(number: int) -> PRNGKeyArray | None:
-        return jax.random.fold_in(latent_key, number) if config.sample_latents else None
+
+@dataclass(frozen=True)
+class Course:
+    """One seed's way from the data on, so many passes far."""
+
+    paths: Paths
+    value: Value | None = None
+    """What the last pass went by, if it was a greedy one."""
+    summaries: tuple[Summary, ...] = ()
+    """What each pass did."""
+
+
+def improve_together(
+    config: Stitching,
+    data: Trajectories,
+    models: Models,
+    graph: StitchGraph,
+    keys: Sequence[PRNGKeyArray],
+    begun: Sequence[Course] | None = None,
+    each: Callable[[list[Course]], None] | None = None,
+) -> list[Course]:
+    """What `improve` makes with each of several keys; the V's of a greedy pass train together.
+
+    `each` is called after every pass of all, and from what it was given `begun` goes on, to the same bits.
+    """
+    judge = Judge(models, data.observations)
+    value_keys, latent_keys = zip(*(jax.random.split(key) for key in keys), strict=True)
+    courses = [Course(Paths.of(data))] * len(keys) if begun is None else list(begun)
+
+    def latents(seed: int, number: int) -> PRNGKeyArray | None:
+        return jax.random.fold_in(latent_keys[seed], number) if config.sample_latents else None
+
+    def told(seed: int, number: int, summary: Summary) -> Summary:
+        which = f" of seed {seed + 1} of {len(keys)}" if len(keys) > 1 else ""
+        console.log(
+            f"pass {number + 1}{which}: {summary.accepted:,} of {summary.proposed:,} rebuilt trajectories accepted, "
+            f"{summary.jumps:,} jumps, mean return {summary.mean_return:,.1f}, best tenth {summary.top_return:,.1f}"
+        )
+        return summary
 
     if config.plan is not None:
-        paths, summary = spread(data, graph, judge, config.plan, config.rules, latents(0))
-        return paths, [_told(0, summary)]
-    value: Value | None = None
-    for number in range(config.passes):
-        value, worth = fit_value(config.value, paths.trajectories(), jax.random.fold_in(value_key, number), value)
-        console.log(str(worth))
-        value_of = partial(_value_of, value, data)
-        paths, summary = one_pass(paths, graph, judge, value_of, config.rules, latents(number))
-        summaries.append(_told(number, summary))
-    return paths, summaries
+        for seed, course in enumerate(courses):
+            paths, summary = spread(data, graph, judge, config.plan, config.rules, latents(seed, 0))
+            courses[seed] = replace(course, paths=paths, summaries=(told(seed, 0, summary),))
+        return courses
+    for number in range(len(courses[0].summaries), config.passes):
+        now = [course.paths.trajectories() for course in courses]
+        warm = [course.value for course in courses if course.value is not None]
+        fitted = fit_values(config.value, now, [jax.random.fold_in(key, number) for key in value_keys], warm or None)
+        for seed, (course, (value, worth)) in enumerate(zip(courses, fitted, strict=True)):
+            console.log(str(worth))
+            value_of = partial(_value_of, value, data)
+            paths, summary = one_pass(course.paths, graph, judge, value_of, config.rules, latents(seed, number))
+            courses[seed] = Course(paths, value, (*course.summaries, told(seed, number, summary)))
+        if each is not None:
+            each(courses)
+    return courses
 
 
 def _value_of(value: Value, data: Trajectories, nodes: np.ndarray) -> np.ndarray:
     return values(value, data.observations[nodes])
-
-
-def _told(number: int, summary: Summary) -> Summary:
-    console.log(
-        f"pass {number + 1}: {summary.accepted:,} of {summary.proposed:,} rebuilt trajectories accepted, "
-        f"{summary.jumps:,} jumps, mean return {summary.mean_return:,.1f}, best tenth {summary.top_return:,.1f}"
-    )
-    return summary

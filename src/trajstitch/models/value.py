@@ -4,6 +4,7 @@ After a termination nothing follows, so its target is the reward alone; after a 
 the target bootstraps. The networks work in units of the data's discounted returns, which is where they start.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import equinox as eqx
@@ -13,9 +14,10 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from trajstitch.fit import Metrics, Objective, State, begin, fit, member
+from trajstitch.fit import Metrics, Objective, begin, fit, member, stack
 from trajstitch.models.mlp import MLP
 from trajstitch.models.worth import Worth, explained
+from trajstitch.pool import end_to_end
 from trajstitch.trajectories import Trajectories
 from trajstitch.transitions import Scale, Transitions, hold_out, in_batches, transitions
 
@@ -83,16 +85,28 @@ def fit_value(
     config: TwinValue, data: Trajectories, key: PRNGKeyArray, warm: Value | None = None
 ) -> tuple[Value, Worth]:
     """V of the data; `warm` is a V to start from, if the config says so."""
-    train, held = hold_out(data, config.held_out)
-    init_key, fit_key = jax.random.split(key)
-    model = config.init(init_key, data)
+    return fit_values(config, [data], [key], None if warm is None else [warm])[0]
+
+
+def fit_values(
+    config: TwinValue, sets: Sequence[Trajectories], keys: Sequence[PRNGKeyArray], warm: Sequence[Value] | None = None
+) -> list[tuple[Value, Worth]]:
+    """V of each of several data sets, all trained at once; each is as `fit_value` makes it."""
+    split = [jax.random.split(key) for key in keys]
     if warm is not None and config.warm_steps is not None:
-        model = warm
+        models = warm
         config = replace(config, steps=config.warm_steps)
-    state: State = begin(config, jax.tree.map(lambda leaf: leaf[None], model), fit_key[None])
-    state = fit(config, state, transitions(data, train), title="value")
-    model = member(state.best, 0)
-    return model, _worth(config, model, data, held)
+    else:
+        models = [config.init(init_key, data) for data, (init_key, _) in zip(sets, split, strict=True)]
+    state = begin(config, stack(list(models)), jnp.stack([fit_key for _, fit_key in split]))
+    parts = [hold_out(data, config.held_out) for data in sets]
+    samples = (transitions(data, train) for data, (train, _) in zip(sets, parts, strict=True))
+    table, ranges = end_to_end(samples, [len(train) for train, _ in parts])
+    best = fit(config, state, table, ranges, title="value").best
+    return [
+        (member(best, number), _worth(config, member(best, number), data, held))
+        for number, (data, (_, held)) in enumerate(zip(sets, parts, strict=True))
+    ]
 
 
 def values(model: Value, observations: Float[np.ndarray, "rows size"]) -> Float[np.ndarray, " rows"]:
