@@ -230,9 +230,12 @@ def test_iql_scales_returns_to_span_1000() -> None:
 
 def test_td3_bc_standardises_as_published_and_bc_and_iql_do_not() -> None:
     data = one_step(500)
+    followed = data.observations.copy()
+    followed[data.state_rows + 1] += 5
+    data = replace(data, observations=followed)
     seen = np.asarray(TD3BC().problem(data).samples.observation)
     raw = data.observations[data.state_rows]
-    expected = (raw - data.observations.mean()) / (data.observations.std() + 1e-3)
+    expected = (raw - raw.mean()) / (raw.std() + 1e-3)
     np.testing.assert_allclose(seen, expected, atol=1e-5)
     for algorithm in (BC(), IQL()):
         np.testing.assert_array_equal(algorithm.problem(data).samples.observation, raw)

@@ -39,8 +39,10 @@ def units(data: Trajectories, standardise: bool, epsilon: float = 0.0) -> Units:
         )
     mean, std = np.zeros(data.observation_size, np.float32), np.ones(data.observation_size, np.float32)
     if standardise:
-        mean = data.observations.mean(0, dtype=np.float64).astype(np.float32)
-        spread = data.observations.std(0, dtype=np.float64)
+        # Of the states acted in, as published: an episode's last one isn't.
+        acted_in = data.observations[data.state_rows]
+        mean = acted_in.mean(0, dtype=np.float64).astype(np.float32)
+        spread = acted_in.std(0, dtype=np.float64)
         std = np.where(spread > ROUNDING * (1 + np.abs(mean)), spread + epsilon, 1).astype(np.float32)
     return Units(mean, std, low, high)
 
