@@ -15,7 +15,7 @@ help:
 	@echo "make lint     ruff and pyright"
 	@echo "make bench    the benchmarks, with tables on the screen and JSON in benchmarks/results/"
 	@echo "make interop  other libraries read what we write (an environment of its own)"
-	@echo "make peers    d3rlpy's policies beside ours, on the same data (an environment of its own; takes an hour)"
+	@echo "make peers    d3rlpy's policies beside ours, on the same data (an environment of its own; 15 minutes on 2 cores)"
 	@echo "make clean    remove the environments and everything made by these commands"
 
 # $(1): folder of the environment, $(2): what to install into it
@@ -56,16 +56,16 @@ interop: $(READY) .venv-interop/.ready
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
 	$(BIN)/python interop/check.py write "$$folder" && .venv-interop/bin/python interop/check.py read "$$folder"
 
-.venv-peers/.ready: peers/requirements.txt
-	$(call install,.venv-peers,-r peers/requirements.txt)
+.venv-peers/.ready: peers/requirements.txt pyproject.toml
+	$(call install,.venv-peers,-e '.[mujoco]' -r peers/requirements.txt)
 	@touch $@
 
-SET ?= hopper/medium-replay
-peers: $(READY) .venv-peers/.ready
-	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
-	$(BIN)/python peers/compare.py data "$$folder" $(SET) --transitions 100000 && \
-	.venv-peers/bin/python peers/compare.py theirs "$$folder" --steps 20000 --seeds 5 && \
-	$(BIN)/python peers/compare.py ours "$$folder" --episodes 10 --to docs/results/peers.md
+# The size that gave docs/results/peers.md: make peers STEPS=20000
+STEPS ?= 2000
+SEEDS ?= 5
+peers: .venv-peers/.ready
+	@for verb in alike speed "scores --steps $(STEPS) --seeds $(SEEDS)" report; do \
+	.venv-peers/bin/python peers/compare.py $$verb; done
 
 clean:
 	rm -rf .venv .venv-interop .venv-peers demo build dist benchmarks/results .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,91 @@
+"""One piece of the measurement in a process of its own: one library's policies from one set, trained and rolled out.
+
+python peers/cell.py JOB.json RESULT.json
+"""
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+TITLES = {"bc": "BC", "td3-bc": "TD3+BC", "iql": "IQL"}
+LIBRARIES = ("trajstitch", "d3rlpy")
+
+
+@dataclass(frozen=True)
+class Cell:
+    library: str
+    set: str
+    algorithm: str
+    transitions: int
+    steps: int
+    episodes: int
+    seeds: tuple[int, ...]
+    """trajstitch trains them together, d3rlpy one by one."""
+
+
+def hold_to(cores: list[int]) -> None:
+    """Keep this process on these cores; before jax or torch is imported, both make as many threads."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
+
+
+def versions() -> dict[str, str]:
+    from trajstitch import runs
+
+    found = runs.versions()
+    for name in ("torch", "d3rlpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def measured(cell: Cell, data_path: str, cores: int) -> list[dict[str, Any]]:
+    """A row a seed, of plain JSON values."""
+    import numpy as np
+
+    import trajstitch
+    from trajstitch.evaluation import FIRST_SEED, Rollout, roll_out
+    from trajstitch.runs import machine
+    from trajstitch.scores import normalised
+
+    data = trajstitch.load(f"npz:{data_path}")
+    facts = data.metadata
+    begun = time.monotonic()
+    policies = trained(cell, data, cores)
+    seconds = (time.monotonic() - begun) / len(policies)
+    rows = []
+    for policy in policies:
+        rollout = Rollout(facts.environment or "", facts.observation_space, policy, FIRST_SEED, cell.episodes)
+        returns = roll_out(rollout)
+        asked = {name: value for name, value in asdict(cell).items() if name != "seeds"}
+        score = float(normalised(np.mean(returns), facts))
+        made = {"returns": returns, "score": score, "seconds": round(seconds, 1), "cores": cores}
+        rows.append({**asked, "seed": policy.seed, **made, "machine": machine(), "versions": versions()})
+    return rows
+
+
+def trained(cell: Cell, data: Any, cores: int) -> list[Any]:
+    if cell.library == "d3rlpy":
+        import theirs
+
+        theirs.quietly(cores)
+        return [theirs.train(data, cell.algorithm, cell.steps, seed) for seed in cell.seeds]
+    from trajstitch.training import POLICIES, train
+
+    seeds = range(cell.seeds[0], cell.seeds[-1] + 1)
+    made = train(data, POLICIES[cell.algorithm](steps=cell.steps), len(seeds), seeds[0])
+    return [policy for policy in made if policy.seed in cell.seeds]
+
+
+if __name__ == "__main__":
+    job = json.loads(Path(sys.argv[1]).read_text())
+    hold_to(job["cores"])
+    wanted = Cell(**job["cell"] | {"seeds": tuple(job["cell"]["seeds"])})
+    Path(sys.argv[2]).write_text(json.dumps(measured(wanted, job["data"], len(job["cores"]))))

@@ -1,0 +1,263 @@
+"""The page of the comparison, from its measurements alone."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trajstitch.errors import InputError
+from trajstitch.formats.atomic import replacing
+from trajstitch.scores import Interval, Summary, probability_of_improvement
+
+TITLES = {"bc": "BC", "td3-bc": "TD3+BC", "iql": "IQL"}
+FOLDER = Path("build/peers")
+SETTING = ("transitions", "steps", "episodes")
+GOAL = 2.0
+"""How many times d3rlpy's updates a second we promise."""
+
+DIFFERENCES = """\
+## What differs
+
+Read in the source of d3rlpy 2.8.1, and in that of the methods' authors. The hyper-parameters are the published ones in
+both libraries: two hidden layers of 256, batches of 256, Adam, γ = 0.99, target rate 0.005; BC and TD3+BC clone by the
+mean squared error of a tanh; learning rates of 0.001 (BC) and 0.0003; TD3+BC with α = 2.5, noise 0.2 clipped at 0.5, a
+policy update every second step and standardised observations; IQL with expectile 0.7, temperature 3, weights up to
+100, rewards scaled to a span of returns of 1000, and a cosine for the actor's learning rate. Of d3rlpy's own defaults
+only BC's batch of 100 had to be changed, and the scalings and the cosine asked for. Both start from PyTorch's initial
+weights.
+
+d3rlpy departs from the authors' code where we don't:
+
+- TD3+BC moves the actor at its first step and every second one after it; published, at the second. It is one update
+  more in the whole training at most.
+- IQL's standard deviation is a sigmoid of a parameter between its bounds, e^-1.5 at the start; published, and ours, is
+  the clipped exponential of a parameter, 1 at the start.
+- IQL moves V and Q in one step, so that Q learns from V before its step, and the actor comes last; published, and
+  ours, are V, actor, Q, each from the ones before it.
+- An episode that was cut off by its time limit loses its last step, since d3rlpy's data has no observation after it.
+  D4RL's own loader drops it too; we keep it, and bootstrap from what was observed.
+
+Both depart from IQL's authors in starting from PyTorch's weights; theirs are orthogonal.
+"""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write the page from the measurements."""
+
+    scores: Path = FOLDER / "scores.json"
+    """What `scores` wrote."""
+    speed: Path = FOLDER / "speed.json"
+    """What `speed` wrote; left out if it isn't there."""
+    alike: Path = FOLDER / "alike.json"
+    """What `alike` wrote; left out if it isn't there."""
+    to: Path = FOLDER / "peers.md"
+    """The page."""
+
+
+class Pair(NamedTuple):
+    """One set and algorithm by both libraries."""
+
+    set: str
+    algorithm: str
+    ours: Summary
+    theirs: Summary
+    better: Interval
+    """The probability that a seed of ours scores higher."""
+
+    @property
+    def agree(self) -> bool | None:
+        """Whether the 95 % intervals have a score in common; None if there are none, for one seed."""
+        ours, theirs = self.ours.iqm, self.theirs.iqm
+        if ours.low is None or ours.high is None or theirs.low is None or theirs.high is None:
+            return None
+        return ours.low <= theirs.high and theirs.low <= ours.high
+
+    def __str__(self) -> str:
+        return f"{TITLES[self.algorithm]} on {self.set}"
+
+
+def report(config: Report) -> None:
+    if not config.scores.exists():
+        raise InputError(f"{config.scores} isn't there: `python peers/compare.py scores` writes it")
+    rows = json.loads(config.scores.read_text())
+    speed, alike = (json.loads(path.read_text()) if path.exists() else None for path in (config.speed, config.alike))
+    with replacing(config.to, force=True) as fresh:
+        fresh.write_text(page(rows, speed, alike))
+    print(config.to)
+
+
+def page(rows: list[dict[str, Any]], speed: dict[str, Any] | None, alike: dict[str, Any] | None) -> str:
+    settings = sorted({tuple(row[name] for name in SETTING) for row in rows}, key=lambda found: found[1])
+    of_setting = [[row for row in rows if tuple(row[name] for name in SETTING) == setting] for setting in settings]
+    pairs = [paired(some) for some in of_setting]
+    if not pairs or not all(pairs):
+        raise InputError(
+            "nothing has been measured with both libraries yet: go on with `python peers/compare.py scores`"
+        )
+    lines = [
+        "# Beside d3rlpy",
+        "",
+        "BC, TD3+BC and IQL by trajstitch and by d3rlpy: the same data files, hyper-parameters and steps, and one "
+        "evaluator that plays both libraries' policies from the same episode seeds. Written by "
+        "`python peers/compare.py report` from the measurements.",
+        "",
+        verdict(pairs[-1], settings[-1]),
+        *([] if speed is None else ["", speed_verdict(speed)]),
+        "",
+        "## Scores",
+        "",
+        "Normalised score of the last policy: mean ± standard deviation over seeds, and the interquartile mean over "
+        "seeds with its 95 % bootstrap interval; then the probability that a seed of ours scores higher than one of "
+        "d3rlpy's, with its interval.",
+    ]
+    for setting, some, found in zip(settings, of_setting, pairs, strict=True):
+        lines += ["", *scores_table(setting, some, found)]
+    if speed is not None:
+        lines += ["", *speed_table(speed)]
+    if alike is not None:
+        lines += ["", *alike_table(alike)]
+    return "\n".join([*lines, "", DIFFERENCES, *how(rows, speed)])
+
+
+def paired(rows: list[dict[str, Any]]) -> list[Pair]:
+    """Every set and algorithm that both libraries were measured on."""
+    pairs = []
+    for name in dict.fromkeys(row["set"] for row in rows):
+        for algorithm in TITLES:
+            ours, theirs = (
+                np.array([row["score"] for row in sorted(rows, key=lambda row: row["seed"]) if key(row) == wanted])
+                for wanted in ((library, name, algorithm) for library in ("trajstitch", "d3rlpy"))
+            )
+            if len(ours) and len(theirs):
+                better = probability_of_improvement([ours], [theirs])
+                pairs.append(Pair(name, algorithm, Summary.of(ours), Summary.of(theirs), better))
+    return pairs
+
+
+def key(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["library"], row["set"], row["algorithm"]
+
+
+def verdict(pairs: list[Pair], setting: tuple[int, ...]) -> str:
+    """What a reader came for, of the longest training; what disagrees is named."""
+    judged = [pair for pair in pairs if pair.agree is not None]
+    if not judged:
+        return "Scores: there are too few seeds to say whether the libraries agree."
+    apart = [f"{pair}: ours {pair.ours.iqm}, d3rlpy {pair.theirs.iqm}" for pair in judged if not pair.agree]
+    said = "**The final scores do not all agree**" if apart else "**The final scores agree**"
+    agreeing = f"the 95 % intervals overlap in {len(judged) - len(apart)} of {len(judged)} comparisons"
+    named = f" Apart are {'; '.join(apart)}." if apart else ""
+    return f"{said} after {setting[1]:,} steps: {agreeing}.{named}"
+
+
+def scores_table(setting: tuple[int, ...], rows: list[dict[str, Any]], pairs: list[Pair]) -> list[str]:
+    transitions, steps, episodes = setting
+    counts = sorted({len(summary.scores) for pair in pairs for summary in (pair.ours, pair.theirs)})
+    seeds = f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds (unfinished)"
+    lines = [
+        f"{steps:,} steps on {transitions:,} transitions, {seeds} × {episodes} episodes; "
+        f"{'; '.join(sorted({row['machine'] for row in rows}))}:",
+        "",
+        "| set | policy | ours | d3rlpy | ours, IQM | d3rlpy, IQM | ours higher | intervals overlap |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for pair in pairs:
+        answer = {True: "yes", False: "**no**", None: "one seed"}[pair.agree]
+        cells = (pair.set, TITLES[pair.algorithm], pair.ours, pair.theirs, pair.ours.iqm, pair.theirs.iqm)
+        lines.append(f"| {' | '.join(map(str, cells))} | {_probability(pair.better)} | {answer} |")
+    return lines
+
+
+def ratios(speed: dict[str, Any]) -> dict[str, tuple[float, float, str]]:
+    """By algorithm: our median rate, d3rlpy's at the better number of threads, and that number."""
+    found = {}
+    for algorithm, rates in speed["rates"].items():
+        medians = {name: float(np.median(values)) for name, values in rates.items()}
+        ours = medians.pop("ours")
+        threads = max(medians, key=lambda name: medians[name])
+        found[algorithm] = (ours, medians[threads], threads)
+    return found
+
+
+def speed_verdict(speed: dict[str, Any]) -> str:
+    found = {algorithm: ours / theirs for algorithm, (ours, theirs, _) in ratios(speed).items()}
+    shown = ", ".join(f"{TITLES[algorithm]} {ratio:.1f}×" for algorithm, ratio in found.items())
+    slow = [TITLES[algorithm] for algorithm, ratio in found.items() if ratio < GOAL]
+    goal = f"at least {GOAL:g}× d3rlpy's for each"
+    said = f"**Updates a second are {goal}**" if not slow else f"**Updates a second are not {goal}**"
+    return f"{said} on {speed['cores']} cores: {shown}." + (f" Short of it: {', '.join(slow)}." if slow else "")
+
+
+def speed_table(speed: dict[str, Any]) -> list[str]:
+    rounds = max(len(rates["ours"]) for rates in speed["rates"].values())
+    lines = [
+        "## Speed",
+        "",
+        f"Updates a second of one seed on {speed['set']}, drawing the batch included, compilation and set-up not: "
+        f"medians of {rounds} rounds (lowest to highest), in which the libraries took turns on the same "
+        f"{speed['cores']} cores of {speed['machine']}. d3rlpy was measured with one thread and with "
+        f"{speed['cores']}; the better counts. The machine's load average before was {speed['load_before']:.1f}.",
+        "",
+        "| policy | ours | d3rlpy | its threads | ratio |",
+        "|---|---|---|---|---|",
+    ]
+    for algorithm, (ours, theirs, threads) in ratios(speed).items():
+        rates = speed["rates"][algorithm]
+        cells = [
+            f"{one:,.0f} ({min(all_):,.0f}–{max(all_):,.0f})"
+            for one, all_ in ((ours, rates["ours"]), (theirs, rates[threads]))
+        ]
+        lines.append(f"| {TITLES[algorithm]} | {' | '.join(cells)} | {threads} | {ours / theirs:.1f}× |")
+    return lines
+
+
+def alike_table(alike: dict[str, Any]) -> list[str]:
+    marks = " | ".join(f"after {mark} updates" for mark in alike["marks"])
+    lines = [
+        "## The same steps",
+        "",
+        "From the same weights (and, for IQL, d3rlpy's first standard deviation), on the same batches and without "
+        "noise on target actions: how far apart the two policies' actions are, and how far the updates have moved "
+        "ours, as root mean squares over states of "
+        f"{alike['set']}. Actions span 2. Equal rules leave rounding, which training amplifies.",
+        "",
+        f"| policy | {marks} | moved |",
+        f"|---|{'---|' * (len(alike['marks']) + 1)}",
+    ]
+    for algorithm, found in alike["differences"].items():
+        cells = [f"{row['apart']:.0e}" for row in found]
+        lines.append(f"| {TITLES[algorithm]} | {' | '.join(cells)} | {found[-1]['moved']:.2f} |")
+    return lines
+
+
+def how(rows: list[dict[str, Any]], speed: dict[str, Any] | None) -> list[str]:
+    """The commands, and what they ran with."""
+    last = max(rows, key=lambda row: row["steps"])
+    flags = " ".join(f"--{name} {last[name]}" for name in ("transitions", "steps", "episodes"))
+    seeds = 1 + max(row["seed"] for row in rows)
+    found = [", ".join(f"{name} {number}" for name, number in row["versions"].items()) for row in rows]
+    found += [] if speed is None else [", ".join(f"{name} {number}" for name, number in speed["versions"].items())]
+    return [
+        "## Again",
+        "",
+        "`make peers` does all of it at a small size. These numbers come from:",
+        "",
+        f"    python peers/compare.py scores {flags} --seeds {seeds}",
+        *(
+            []
+            if speed is None
+            else [f"    python peers/compare.py speed --set {speed['set']} --cores {speed['cores']}"]
+        ),
+        "    python peers/compare.py alike",
+        "    python peers/compare.py report",
+        "",
+        f"Versions: {'; '.join(dict.fromkeys(found))}.",
+        "",
+    ]
+
+
+def _probability(found: Interval) -> str:
+    return f"{found.value:.2f}" + ("" if found.low is None else f" [{found.low:.2f}, {found.high:.2f}]")
