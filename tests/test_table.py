@@ -46,6 +46,7 @@ def add(results: Results, name: str, method: str, found: list[float], **config) 
         "returns": [[low + (high - low) * (score + way) / 100 for way in (-1, 1)] for score in found],
         "seconds": {"train": 10.0, "evaluate": 2.0},
         "together": 3,
+        "commits": ["abc"],
     }
     results.add("policies", row, CALL)
 
@@ -64,6 +65,7 @@ def add_stitching(results: Results, name: str, before: float, after: float, erro
         "states_kept": 0.9,
         "failed": [] if after != before else ["reward"],
         "truth": truth,
+        "commits": ["abc", "older"],
         "seconds": {"collect": 1.0, "models": 2.0, "graph": 3.0, "passes": 4.0, "truth": 5.0},
     }
     results.add("stitchings", row, CALL)
@@ -127,9 +129,10 @@ def test_a_training_that_the_clock_stops_goes_on_to_the_same_policies(tmp_path):
     algorithm = BC(steps=2500, hidden=(8,), batch_size=16)
     data = {"one": collect(5, 20), "two": collect(8, 20, seed=1)}
     with pytest.raises(OutOfTimeError, match="stopped at step 2,000 of 2,500"):
-        Work(tmp_path, Brief(None)).trained(algorithm, data, 2, 0, "BC")
+        Work(tmp_path, Brief(None), "older").trained(algorithm, data, 2, 0, "BC")
     assert len(list((tmp_path / "training").glob("*.safetensors"))) == 1
-    found = Work(tmp_path, Clock(None)).trained(algorithm, data, 2, 0, "BC")
+    found = Work(tmp_path, Clock(None), "newer").trained(algorithm, data, 2, 0, "BC")
+    assert found["one"][0].config["commits"] == ["newer", "older"]
     assert not list((tmp_path / "training").glob("*.safetensors"))
     for name, some in data.items():
         assert same(train(some, algorithm, seeds=2), found[name])
@@ -181,7 +184,7 @@ def test_report_names_losses_ties_and_gaps(tmp_path):
     assert "of its length or more on hopper/medium (0.40)" in page
     assert "so that nothing was stitched, on walker2d/expert (reward)" in page
     assert "- weighted BC, TD3+BC, IQL: all sets" in page.replace("paper's TS + BC, paper's TS + 10 % BC, ", "")
-    assert "Commit: abc" in page
+    assert "Commits: abc, older (" in page
     assert to.with_suffix(".svg").read_text().startswith("<?xml")
     assert summary.startswith(f"before\n{BEGIN}\nThe built-in sets at full size")
     assert summary.endswith(f"{END}\nafter\n")

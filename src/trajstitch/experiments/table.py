@@ -46,9 +46,9 @@ class Measure:
     """Measure the cells (set, method) that are not in the file yet."""
 
     sets: tuple[str, ...] = TWELVE
-    """The built-in sets."""
+    """The built-in sets, in the order of work."""
     methods: tuple[str, ...] = tuple(METHODS)
-    """Which, and in which order."""
+    """The methods, in the order of work on each set; td3-bc and iql come last, for all sets at once."""
     transitions: int | None = None
     """Of each set; its full size if not given."""
     seed: int = 0
@@ -117,10 +117,10 @@ class Measurement:
 
         config.check()
         self.config = config
-        self.clock = Clock(config.seconds)
-        self.work = Work(config.work, self.clock)
-        self.results = Results(config.to)
         self.call = this_call()
+        self.clock = Clock(config.seconds)
+        self.work = Work(config.work, self.clock, self.call["commit"])
+        self.results = Results(config.to)
         self.cores = ThreadPoolExecutor(1)
         self.background: list[Future[None]] = []
         self.collections: dict[str, Future[Path]] = {}
@@ -141,7 +141,7 @@ class Measurement:
 
     @property
     def missing(self) -> list[Cell]:
-        asked = [Cell(name, method) for method in self.config.methods for name in self.config.sets]
+        asked = [Cell(name, method) for name in self.config.sets for method in self.config.methods]
         return [cell for cell in asked if not self.measured(cell)]
 
     def measured(self, cell: Cell) -> bool:
@@ -150,7 +150,9 @@ class Measurement:
 
     def jobs(self) -> list[list[Cell]]:
         """The missing cells, those together that one training serves: all methods that clone one data set or parts of
-        it, and of the long methods all sets with states and actions of the same sizes.
+        it, and of the long methods, which come last, all sets with states and actions of the same sizes.
+
+        Set by set otherwise, so that the first keeps the accelerator busy while the next is collected.
         """
         from trajstitch.sets.rollout import environment
 
@@ -163,7 +165,7 @@ class Measurement:
             method = METHODS[cell.method]
             key = (method.policy, method.preset, sizes(cell.set) if method.long else cell.set)
             found.setdefault(key, []).append(cell)
-        return list(found.values())
+        return sorted(found.values(), key=lambda job: METHODS[job[0].method].long)
 
     def attempt(self, do: Callable[[], Any], what: str) -> None:
         """One failure must not cost what else could be measured."""
@@ -215,7 +217,7 @@ class Measurement:
         if preset is None:
             return self.work.logged(asked)
         stitched = self.work.stitched(asked, preset)
-        config = {name: stitched.run.facts["config"][name] for name in ("transitions", "seed", "stitching")}
+        config = {key: stitched.run.facts["config"][key] for key in ("transitions", "seed", "stitching")}
         if not self.results.has("stitchings", {"set": name, "preset": preset}, config):
             key = {"set": name, "preset": preset, "config": config}
             self.later(lambda: self.results.add("stitchings", key | self.about(stitched, asked), self.call))
@@ -246,6 +248,7 @@ class Measurement:
                 "states_kept": passes[-1]["states_kept"] if passes else 1.0,
                 "failed": stitched.failed,
                 "truth": truth,
+                "commits": stitched.run.read_json("commits"),
                 "worths": stitched.run.read_json("models"),
                 "passes": passes,
                 "seconds": seconds,
@@ -269,6 +272,7 @@ class Measurement:
                 "returns": part.round(1).tolist(),
                 "seconds": rounded({"train": some[0].config["seconds"], "evaluate": seconds}),
                 "together": some[0].config["together"],
+                "commits": some[0].config["commits"],
                 "measured": time.strftime("%Y-%m-%d", time.gmtime()),
             }
             self.results.add("policies", row, self.call)
@@ -304,7 +308,10 @@ def measure(config: Measure) -> None:
 
 def main() -> None:
     asked = tyro.extras.subcommand_cli_from_dict({"measure": Measure, "report": Report})
-    measure(asked) if isinstance(asked, Measure) else report(asked)
+    try:
+        measure(asked) if isinstance(asked, Measure) else report(asked)
+    except InputError as error:
+        raise SystemExit(f"error: {error}") from error
 
 
 if __name__ == "__main__":

@@ -353,9 +353,11 @@ def provenance(table: Table) -> list[str]:
     versions = dict.fromkeys(
         ", ".join(f"{name} {number}" for name, number in call["versions"].items()) for call in table.calls
     )
+    made = [*table.cells.values(), *table.stitchings.values()]
+    commits = dict.fromkeys([*every("commit"), *(commit for row in made for commit in row["commits"])])
     return [
         f"- Machine: {'; '.join(every('machine'))}.",
-        f"- Commit: {', '.join(every('commit'))} (a plus: with changes that were not committed).",
+        f"- Commits: {', '.join(commits)} (a plus: with changes that were not committed).",
         f"- Versions: {'; '.join(versions)}.",
         "",
         "Commands:",

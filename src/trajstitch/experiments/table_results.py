@@ -6,7 +6,7 @@ A file holds one measurement a line, so that a change shows as a line:
     stitchings    (set, preset): the data before and after, what the models are worth, the simulator's word on jumps
     calls         the commands that measured them, each with commit, versions and machine
 
-A measurement has its configuration, and names its call.
+A measurement has its configuration, the commits that made what it measures, and the name of its call.
 """
 
 import hashlib

@@ -63,9 +63,11 @@ class Clock:
 class Work:
     """What is made, and where it lies."""
 
-    def __init__(self, folder: Path, clock: Clock) -> None:
+    def __init__(self, folder: Path, clock: Clock, commit: str) -> None:
         self.folder = folder
         self.clock = clock
+        self.commit = commit
+        """Noted with what is made, since what is found here may be the work of another."""
 
     def collected(self, asked: Collect) -> Path:
         """The file of a set, which is collected if it isn't there."""
@@ -98,6 +100,9 @@ class Work:
             facts = {"set": asked.set, "transitions": size_of(asked), "seed": asked.seed, "stitching": asdict(config)}
             run = Run.start(folder, "stitch", facts, resume=True)
             stages = Stages(run, config, data, asked.seed)
+            commits = run.read_json("commits") if run.has("commits") else []
+            if not run.has("passes") and self.commit not in commits:
+                run.write_json("commits", [*commits, self.commit])
             if not run.has("models"):
                 self.clock.require(self._expected(preset, "models"), f"models of {asked.set}")
             models, worths = stages.models()
@@ -141,7 +146,7 @@ class Work:
         self, algorithm: Algorithm, data: dict[str, Trajectories], seeds: int, reserve: float, title: str
     ) -> None:
         path = self.folder / "training" / f"{digest(list(data))}.safetensors"
-        before, began = 0.0, time.monotonic()
+        before, began, commits = 0.0, time.monotonic(), {self.commit}
         saved = began
 
         def resumed(state: State) -> State:
@@ -150,6 +155,7 @@ class Work:
                 return state
             tensors, facts = read_tensors(path)
             before, state = float(facts["seconds"]), tree_from(tensors, state, str(path))
+            commits.update(json.loads(facts["commits"]))
             console.log(f"{title}: going on from step {int(state.step):,}")
             return state
 
@@ -158,12 +164,14 @@ class Work:
             late = self.clock.left <= reserve and int(state.step) < algorithm.steps
             if late or time.monotonic() - saved > SAVE_SECONDS:
                 saved = time.monotonic()
-                save_tensors(tensors_of(state), path, {"seconds": str(before + saved - began)})
+                facts = {"seconds": str(before + saved - began), "commits": json.dumps(sorted(commits))}
+                save_tensors(tensors_of(state), path, facts)
             if late:
                 raise OutOfTimeError(f"{title}: stopped at step {int(state.step):,} of {algorithm.steps:,}, to go on")
 
         found = train_together([*data.values()], algorithm, seeds, resumed=resumed, each=each)
-        facts = {"seconds": round(before + time.monotonic() - began, 1), "together": seeds * len(data)}
+        seconds = round(before + time.monotonic() - began, 1)
+        facts = {"seconds": seconds, "together": seeds * len(data), "commits": sorted(commits)}
         for name, policies in zip(data, found, strict=True):
             save_policies([replace(one, config=one.config | facts) for one in policies], self._policies(name))
         path.unlink(missing_ok=True)
