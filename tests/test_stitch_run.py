@@ -1,6 +1,7 @@
 """`trajstitch stitch` and its run folder: what is done is kept, and what is made is on record."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from test_stitching import GREEDY, SMALL
 from trajstitch import cli, stitch_run, stitching
 from trajstitch.formats import save
 
+COLD = replace(GREEDY, value=replace(GREEDY.value, warm_steps=None), sample_latents=True)
 TARGETS = ["npz:{}/better.npz", "d4rl:{}/better.hdf5", "table:{}/better.parquet", "minari:test/better-v0"]
 
 
@@ -48,13 +50,13 @@ def test_every_stage_is_kept_and_nothing_is_done_twice(source, tmp_path, capsys,
     def again(*_: object, **__: object) -> None:
         raise AssertionError("this stage was done already")
 
-    for stage in ("fit_models", "build", "improve"):
+    for stage in ("fit_models", "build", "improve_together"):
         monkeypatch.setattr(stitch_run, stage, again)
     assert stitch(source, target, run, "--resume", "--force") == 0
     assert trajstitch.load(target).equals(first)
 
 
-@pytest.mark.parametrize("stage", ["build", "improve"])
+@pytest.mark.parametrize("stage", ["build", "improve_together"])
 def test_job_that_stopped_midway_resumes_to_the_same_bits(source, tmp_path, monkeypatch, stage):
     whole, target = f"npz:{tmp_path}/whole.npz", f"npz:{tmp_path}/better.npz"
     assert stitch(source, whole, tmp_path / "whole") == 0
@@ -68,6 +70,70 @@ def test_job_that_stopped_midway_resumes_to_the_same_bits(source, tmp_path, monk
     assert not (tmp_path / "better.npz").exists()
     assert stitch(source, target, tmp_path / "run", "--resume") == 0
     assert trajstitch.load(target).equals(trajstitch.load(whole))
+
+
+@pytest.mark.parametrize("seeds", ["1", "2"])
+@pytest.mark.parametrize("config", [GREEDY, COLD], ids=["warm", "cold, sampled"])
+def test_job_that_stopped_between_passes_goes_on_with_the_next_to_the_same_bits(
+    source, tmp_path, monkeypatch, capsys, config, seeds
+):
+    monkeypatch.setitem(stitching.PRESETS, "paper", config)
+    flags = ("--preset", "paper", "--passes", "3", "--seeds", seeds)
+    whole, target = f"npz:{tmp_path}/whole-{{seed}}.npz", f"npz:{tmp_path}/better-{{seed}}.npz"
+    assert stitch(source, whole, tmp_path / "whole", *flags) == 0
+    fit_values, fitted = stitching.fit_values, []
+
+    def stopped(*given, **named):
+        if len(fitted) == 2:
+            raise KeyboardInterrupt
+        fitted.append(1)
+        return fit_values(*given, **named)
+
+    monkeypatch.setattr(stitching, "fit_values", stopped)
+    assert stitch(source, target, tmp_path / "run", *flags) == 130
+    assert not list(tmp_path.glob("better*"))
+    fitted[:] = [0]
+    assert stitch(source, target, tmp_path / "run", *flags, "--resume") == 0
+    assert fitted == [0, 1], "passes were done twice"
+    assert "going on after pass 2" in capsys.readouterr().err
+    for seed in range(int(seeds)):
+        assert trajstitch.load(target.format(seed=seed)).equals(trajstitch.load(whole.format(seed=seed)))
+        place = f"seed-{seed}/passes.json" if seeds == "2" else "passes.json"
+        assert (tmp_path / "run" / place).read_text() == (tmp_path / "whole" / place).read_text()
+
+
+def test_several_seeds_make_a_data_set_each(source, tmp_path, capsys):
+    run, target = tmp_path / "run", f"npz:{tmp_path}/better-{{seed}}.npz"
+    flags = ("--preset", "paper", "--seed", "3", "--seeds", "2")
+    assert stitch(source, target, run, *flags, "--json") == 0
+    facts = json.loads(capsys.readouterr().out)["seeds"]
+    assert [one["seed"] for one in facts] == [3, 4]
+    assert [one["saved"] for one in facts] == [f"npz:{tmp_path}/better-{seed}.npz" for seed in (3, 4)]
+    expected = trajstitch.stitch(trajstitch.load(source), GREEDY, seed=3, seeds=2)
+    for seed, one in zip((3, 4), expected, strict=True):
+        assert trajstitch.load(f"npz:{tmp_path}/better-{seed}.npz").equals(one)
+        assert {path.name for path in (run / f"seed-{seed}").iterdir()} == {"passes.json", "result.npz", "summary.json"}
+    assert stitch(source, target, run, *flags, "--resume", "--force") == 0
+    shown = capsys.readouterr().out
+    assert shown.index("Seed 3") < shown.index("Seed 4") < shown.index("Returns after, seed 4")
+    assert cli.run(["truth", str(run), "--seed", "5"]) == 2
+    assert "the seeds are 3 to 4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("target", "flags", "said"),
+    [
+        ("npz:{}/better.npz", ("--preset", "paper", "--seeds", "2"), "as in npz:better-{seed}.npz"),
+        ("npz:{}/taken-{{seed}}.npz", ("--preset", "paper", "--seeds", "2"), "taken-1.npz exists already"),
+        ("npz:{}/better-{{seed}}.npz", ("--preset", "quick", "--seeds", "2"), "every seed would give the same data"),
+        ("npz:{}/better-{{seed}}.npz", ("--preset", "paper", "--seeds", "0"), "--seeds must be at least 1"),
+    ],
+)
+def test_seeds_that_can_not_each_have_a_data_set_are_refused(source, tmp_path, capsys, target, flags, said):
+    save(collect(episodes=2), f"npz:{tmp_path}/taken-1.npz")
+    assert stitch(source, target.format(tmp_path), tmp_path / "run", *flags) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("target", TARGETS)

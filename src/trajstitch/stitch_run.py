@@ -2,13 +2,18 @@
 
 models.safetensors, models.json   the models, and what each is worth on held-out steps
 graph.safetensors                 the graph
+last-pass.safetensors             D_k and V after the last greedy pass that was finished, and what all did so far
 passes.json                       what each pass did
 result.npz                        the stitched data, as it was saved to the target
+
+Of several seeds, which share all but the last two, each has these in a folder of its own, seed-SEED.
 """
 
+import json
 import re
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,9 +28,20 @@ from trajstitch.errors import InputError
 from trajstitch.formats.columns import Columns
 from trajstitch.graph import Models, StitchGraph, build
 from trajstitch.models.worth import Worth
-from trajstitch.paths import Paths
-from trajstitch.runs import Run
-from trajstitch.stitching import Preset, Stitching, fit_models, improve, preset_for
+from trajstitch.passes import Summary
+from trajstitch.paths import Jumps, Paths
+from trajstitch.runs import Run, tensors_of, tree_from
+from trajstitch.stitching import (
+    Course,
+    Preset,
+    Stitching,
+    check_seeds,
+    fit_models,
+    improve_together,
+    keys_of,
+    preset_for,
+)
+from trajstitch.tensors import read_tensors
 from trajstitch.trajectories import Trajectories
 from trajstitch.transitions import Scale
 
@@ -37,11 +53,13 @@ class Stitch:
     source: Annotated[Positional[str], arg(metavar="SRC")]
     """The data set, as a URI; it is never touched."""
     target: Annotated[Positional[str], arg(metavar="DST")]
-    """Where the better data set goes, as a URI."""
+    """Where the better data set goes, as a URI; {seed} in it stands for the seed's number."""
     preset: Preset = "default"
     """default: the best we know. quick: minutes on a laptop. paper: its hyper-parameters exactly."""
     seed: int = 0
     """Of the models, the value function and the latents."""
+    seeds: int = 1
+    """Make as many data sets, from SEED on, which share the models of SEED; DST must have {seed} in it."""
     passes: int | None = None
     """Greedy passes (K), where the preset makes any."""
     margin: float | None = None
@@ -53,15 +71,33 @@ class Stitch:
     value_test: bool = True
     """Jump only to states of higher value; without this, stitching diversifies the data instead."""
     run: Path | None = None
-    """The run's folder; by default runs/stitch-SRC-seed-SEED."""
+    """The run's folder; by default runs/stitch-SRC-PRESET-seed-SEED."""
     resume: bool = False
     """Go on with the run in that folder."""
     force: bool = False
     """Overwrite the target if it is there."""
 
     @property
+    def numbers(self) -> range:
+        """The seeds' numbers."""
+        return range(self.seed, self.seed + self.seeds)
+
+    @property
+    def targets(self) -> list[str]:
+        """Where each seed's data set goes."""
+        if self.seeds < 1:
+            raise InputError(f"--seeds must be at least 1, not {self.seeds}")
+        if self.seeds > 1 and "{seed}" not in self.target:
+            raise InputError(
+                f"{self.target} names one data set, where {self.seeds} seeds make {self.seeds}: say where the seed's "
+                "number goes, as in npz:better-{seed}.npz"
+            )
+        return [self.target.replace("{seed}", str(seed)) for seed in self.numbers]
+
+    @property
     def folder(self) -> Path:
-        name = re.sub(r"[^\w.]+", "-", f"stitch-{self.source}-{self.preset}-seed-{self.seed}").strip("-")
+        several = f"-to-{self.numbers[-1]}" if self.seeds > 1 else ""
+        name = re.sub(r"[^\w.]+", "-", f"stitch-{self.source}-{self.preset}-seed-{self.seed}{several}").strip("-")
         return self.run or Path("runs") / name
 
     def config(self, data: Trajectories) -> Stitching:
@@ -83,7 +119,7 @@ class Stitch:
 
 @dataclass(frozen=True)
 class Stitched:
-    """What came of a job."""
+    """What came of a job for one seed."""
 
     run: Run
     before: Trajectories
@@ -95,32 +131,46 @@ class Stitched:
     seconds: dict[str, float]
 
 
-def stitch_run(job: Stitch, columns: Columns | None = None) -> Stitched:
-    """Do the job, or go on with it."""
-    formats.require_free(job.target, force=job.force)
+def stitch_run(job: Stitch, columns: Columns | None = None) -> list[Stitched]:
+    """Do the job, or go on with it; what comes of it for each seed."""
+    for target in job.targets:
+        formats.require_free(target, force=job.force)
     data = formats.load(job.source, columns=columns)
     config = job.config(data)
-    facts = {"source": job.source, "target": job.target, "seed": job.seed, "preset": job.preset}
+    check_seeds(config, job.numbers)
+    facts = {"source": job.source, "target": job.target, "seed": job.seed, "seeds": job.seeds, "preset": job.preset}
     size = {"transitions": data.steps, "mean_return": float(data.returns.mean())}
     run = Run.start(job.folder, "stitch", {**facts, **size, "stitching": asdict(config)}, resume=job.resume)
-    stages = Stages(run, config, data, job.seed)
+    stages = Stages(run, config, data, job.seed, job.seeds)
     models, worths = stages.models()
     failed = [worth.model for worth in worths if not worth.learned]
     if failed:
         console.log(f"nothing is stitched: a model that learned nothing can't judge a jump ({', '.join(failed)})")
-        after, passes = Paths.of(data).trajectories(), []
+        results = [(Paths.of(data).trajectories(), [])] * job.seeds
     else:
-        after, passes = stages.result(models, stages.graph(models))
-    formats.save(after, job.target, force=job.force)
-    return Stitched(run, data, after, passes, failed, run.read_json("seconds") if run.has("seconds") else {})
+        results = stages.results(models, stages.graph(models))
+    for (after, _), target in zip(results, job.targets, strict=True):
+        formats.save(after, target, force=job.force)
+    seconds = run.read_json("seconds") if run.has("seconds") else {}
+    return [Stitched(run, data, after, passes, failed, seconds) for after, passes in results]
+
+
+def place(run: Run, seed: int | None = None) -> str:
+    """Where in a run's folder a seed's own files are: the first seed's, unless told."""
+    first, seeds = run.facts["config"]["seed"], run.facts["config"].get("seeds", 1)
+    seed = first if seed is None else seed
+    if seed not in range(first, first + seeds):
+        raise InputError(f"{run.folder}: holds no seed {seed}; the seeds are {first} to {first + seeds - 1}")
+    return f"seed-{seed}/" if seeds > 1 else ""
 
 
 class Stages:
     """A run's stages: each is read if it is there, else made and kept."""
 
-    def __init__(self, run: Run, config: Stitching, data: Trajectories, seed: int) -> None:
+    def __init__(self, run: Run, config: Stitching, data: Trajectories, seed: int, seeds: int = 1) -> None:
         self.run, self.config, self.data = run, config, data
-        self.models_key, self.improve_key = jax.random.split(jax.random.key(seed))
+        self.seeds = range(seed, seed + seeds)
+        self.models_key, _ = keys_of(seed)
 
     def models(self) -> tuple[Models, list[Worth]]:
         if self.run.has("models"):
@@ -144,20 +194,84 @@ class Stages:
         return graph
 
     def result(self, models: Models, graph: StitchGraph) -> tuple[Trajectories, list[dict[str, Any]]]:
-        location = f"npz:{self.run.path('result.npz')}"
-        if self.run.has("passes"):
-            return formats.load(location), self.run.read_json("passes")
-        start = time.monotonic()
-        paths, summaries = improve(self.config, self.data, models, graph, self.improve_key)
-        after, passes = paths.trajectories(), [asdict(summary) for summary in summaries]
-        formats.save(after, location, force=True)
-        self.run.write_json("passes", passes)
-        self._took("passes", start)
-        return after, passes
+        """The first seed's stitched data, and what each pass did."""
+        return self.results(models, graph)[0]
 
-    def _took(self, stage: str, start: float) -> None:
+    def results(self, models: Models, graph: StitchGraph) -> list[tuple[Trajectories, list[dict[str, Any]]]]:
+        """Each seed's stitched data, and what each pass did."""
+        places = [place(self.run, seed) for seed in self.seeds]
+        locations = [f"npz:{self.run.path(f'{where}result.npz')}" for where in places]
+        if all(self.run.has(f"{where}passes") for where in places):
+            return [
+                (formats.load(location), self.run.read_json(f"{where}passes"))
+                for where, location in zip(places, locations, strict=True)
+            ]
+        start = time.monotonic()
+
+        def each(courses: list[Course]) -> None:
+            nonlocal start
+            self._keep(courses)
+            start = self._took("passes", start)
+
+        keys = [keys_of(seed)[1] for seed in self.seeds]
+        courses = improve_together(self.config, self.data, models, graph, keys, self._kept(), each)
+        results = []
+        for course, where, location in zip(courses, places, locations, strict=True):
+            after, passes = course.paths.trajectories(), [asdict(summary) for summary in course.summaries]
+            formats.save(after, location, force=True)
+            self.run.write_json(f"{where}passes", passes)
+            results.append((after, passes))
+        self._took("passes", start)
+        return results
+
+    def _keep(self, courses: Sequence[Course]) -> None:
+        """Save what the passes so far have come to, in place of what was saved before."""
+        tensors: dict[str, np.ndarray] = {}
+        for seed, course in zip(self.seeds, courses, strict=True):
+            tensors |= {f"{seed}/{name}": getattr(course.paths, name) for name in _PATHS}
+            tensors |= {f"{seed}/jumps/{item.name}": getattr(course.paths.jumps, item.name) for item in fields(Jumps)}
+            tensors |= {f"{seed}/value/{name}": array for name, array in tensors_of(course.value).items()}
+        summaries = [[asdict(summary) for summary in course.summaries] for course in courses]
+        self.run.write_tensors("last-pass", tensors, summaries=json.dumps(summaries))
+
+    def _kept(self) -> list[Course] | None:
+        """What the passes of an earlier run came to, if any were finished."""
+        if not self.run.has("last-pass"):
+            return None
+        file = self.run.path("last-pass.safetensors")
+        tensors, facts = read_tensors(file)
+        untrained = self.config.value.init(self.models_key, self.data)
+
+        def course(seed: int, summaries: list[dict[str, Any]]) -> Course:
+            own = {
+                name.removeprefix(f"{seed}/"): array for name, array in tensors.items() if name.startswith(f"{seed}/")
+            }
+            jumps = Jumps(**{item.name: own[f"jumps/{item.name}"] for item in fields(Jumps)})
+            value = {name.removeprefix("value/"): array for name, array in own.items() if name.startswith("value/")}
+            return Course(
+                Paths(self.data, **{name: own[name] for name in _PATHS}, jumps=jumps),
+                tree_from(value, untrained, str(file)),
+                tuple(Summary(**summary) for summary in summaries),
+            )
+
+        try:
+            courses = [course(*one) for one in zip(self.seeds, json.loads(facts["summaries"]), strict=True)]
+        except (KeyError, ValueError, TypeError) as error:
+            raise InputError(
+                f"{file}: not a pass's result ({error}): remove it to start from the first pass"
+            ) from error
+        console.log(f"{self.run.folder}: going on after pass {len(courses[0].summaries)}")
+        return courses
+
+    def _took(self, stage: str, start: float) -> float:
+        """Add the time since `start` to what the stage took before; what time it is."""
         before = self.run.read_json("seconds") if self.run.has("seconds") else {}
-        self.run.write_json("seconds", before | {stage: time.monotonic() - start})
+        now = time.monotonic()
+        self.run.write_json("seconds", before | {stage: before.get(stage, 0.0) + now - start})
+        return now
+
+
+_PATHS = ("node", "kind", "offsets", "terminated", "truncated")
 
 
 def untrained(config: Stitching, data: Trajectories, key: PRNGKeyArray) -> Models:

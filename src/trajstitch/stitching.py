@@ -208,9 +208,9 @@ def improve_together(
         return jax.random.fold_in(latent_keys[seed], number) if config.sample_latents else None
 
     def told(seed: int, number: int, summary: Summary) -> Summary:
-        which = f" of seed {seed + 1} of {len(keys)}" if len(keys) > 1 else ""
+        which = f"seed {seed + 1} of {len(keys)}, " if len(keys) > 1 else ""
         console.log(
-            f"pass {number + 1}{which}: {summary.accepted:,} of {summary.proposed:,} rebuilt trajectories accepted, "
+            f"{which}pass {number + 1}: {summary.accepted:,} of {summary.proposed:,} rebuilt trajectories accepted, "
             f"{summary.jumps:,} jumps, mean return {summary.mean_return:,.1f}, best tenth {summary.top_return:,.1f}"
         )
         return summary

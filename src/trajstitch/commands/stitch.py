@@ -1,5 +1,6 @@
 """`trajstitch stitch SRC DST`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from trajstitch.commands import print_json
 from trajstitch.commands.columns import ColumnFlags
 from trajstitch.environments import normalised
 from trajstitch.inspection import chart
-from trajstitch.stitch_run import Stitch, Stitched, stitch_run
+from trajstitch.stitch_run import Stitch, Stitched, place, stitch_run
 from trajstitch.trajectories import Trajectories
 
 BINS = 48
@@ -22,6 +23,8 @@ class Command(Stitch, ColumnFlags):
     """Rebuild each trajectory by jumping, where it pays, to observed states of others; save the better data set.
 
     Example: trajstitch stitch hopper/medium-replay minari:my/hopper-stitched-v0 --preset quick
+
+    With several seeds: trajstitch stitch npz:log.npz npz:better-{seed}.npz --preset paper --seeds 3
     """
 
     json: bool = False
@@ -29,12 +32,16 @@ class Command(Stitch, ColumnFlags):
 
     def execute(self) -> None:
         done = stitch_run(self, self.mapping(self.source))
-        facts = summary(done)
-        done.run.write_json("summary", facts)
+        run, facts = done[0].run, [summary(one) for one in done]
+        for seed, one in zip(self.numbers, facts, strict=True):
+            run.write_json(f"{place(run, seed)}summary", one)
         if self.json:
-            print_json({"saved": self.target, "run": str(done.run.folder), **facts})
+            named = zip(self.numbers, self.targets, facts, strict=True)
+            seeds = [{"seed": seed, "saved": target, **one} for seed, target, one in named]
+            print_json({"run": str(run.folder), **(seeds[0] if self.seeds == 1 else {"seeds": seeds})})
             return
-        show(done, facts, self.target)
+        names = [f"Seed {seed}" for seed in self.numbers] if self.seeds > 1 else [""]
+        show(done, facts, names, self.targets)
 
 
 def summary(done: Stitched) -> dict[str, Any]:
@@ -63,15 +70,43 @@ def _facts(data: Trajectories) -> dict[str, Any]:
     }
 
 
-def show(done: Stitched, facts: dict[str, Any], target: str) -> None:
+def show(done: Sequence[Stitched], facts: Sequence[dict[str, Any]], names: Sequence[str], targets: list[str]) -> None:
+    """A table of the passes and the returns before and after, for each seed if there are several."""
     out = console.stdout()
-    before, after = facts["before"], facts["after"]
+    for name, one in zip(names, facts, strict=True):
+        if name:
+            out.print(name, style="bold")
+        out.print(passes(one))
+        out.print()
+    sets = [("before", done[0].before)]
+    sets += [(f"after{name and f', {name.lower()}'}", one.after) for name, one in zip(names, done, strict=True)]
+    low, high = (pick(pick(data.returns) for _, data in sets) for pick in (min, max))
+    for title, data in sets:
+        counts, _ = np.histogram(data.returns, BINS, (low, high if high > low else low + 1))
+        out.print(f"Returns {title}")
+        for line in chart({"counts": counts.tolist(), "low": float(low), "high": float(high)}, out.width):
+            out.print(line, markup=False)
+        out.print()
+    for name, one, target in zip(names, facts, targets, strict=True):
+        before, after = one["before"], one["after"]
+        score = "" if after["score"] is None else f" (score {before['score']:.1f} → {after['score']:.1f})"
+        out.print(
+            f"{name and f'{name}: '}Mean return of the data {before['mean_return']:,.0f} → "
+            f"{after['mean_return']:,.0f}{score}; {one['stitched_steps'] / max(after['steps'], 1):.2%} of the steps "
+            f"are jumps. Saved {target}",
+            soft_wrap=True,
+        )
+    out.print(f"The run is in {done[0].run.folder}", soft_wrap=True)
+
+
+def passes(facts: dict[str, Any]) -> Table:
+    before = facts["before"]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("", "rebuilt", "accepted", "jumps", "return", "best 10 %", "length", "states kept"):
         table.add_column(name, justify="left" if not name else "right", no_wrap=True)
     row = (before["mean_return"], before["top_return"], before["mean_length"])
     table.add_row("logged", "", "", "", *(f"{value:,.0f}" for value in row), "100.0 %")
-    for number, one in enumerate(done.passes, 1):
+    for number, one in enumerate(facts["passes"], 1):
         table.add_row(
             f"pass {number}",
             f"{one['proposed']:,}",
@@ -80,18 +115,4 @@ def show(done: Stitched, facts: dict[str, Any], target: str) -> None:
             *(f"{one[name]:,.0f}" for name in ("mean_return", "top_return", "mean_length")),
             f"{one['states_kept']:.1%}".replace("%", " %"),
         )
-    out.print(table)
-    low = min(done.before.returns.min(), done.after.returns.min())
-    high = max(done.before.returns.max(), done.after.returns.max())
-    for title, data in (("before", done.before), ("after", done.after)):
-        counts, _ = np.histogram(data.returns, BINS, (low, high if high > low else low + 1))
-        out.print(f"\nReturns {title}")
-        for line in chart({"counts": counts.tolist(), "low": float(low), "high": float(high)}, out.width):
-            out.print(line, markup=False)
-    score = "" if after["score"] is None else f" (score {before['score']:.1f} → {after['score']:.1f})"
-    out.print(
-        f"\nMean return of the data {before['mean_return']:,.0f} → {after['mean_return']:,.0f}{score}; "
-        f"{facts['stitched_steps'] / max(after['steps'], 1):.2%} of the steps are jumps.",
-        soft_wrap=True,
-    )
-    out.print(f"Saved {target}; the run is in {done.run.folder}", soft_wrap=True)
+    return table

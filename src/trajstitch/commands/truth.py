@@ -13,6 +13,7 @@ from trajstitch.commands.columns import ColumnFlags
 from trajstitch.errors import InputError
 from trajstitch.graph import StitchGraph
 from trajstitch.runs import Run
+from trajstitch.stitch_run import place
 from trajstitch.truth import report
 
 
@@ -26,6 +27,8 @@ class Command(ColumnFlags):
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """The folder of a `trajstitch stitch` run."""
+    seed: int | None = None
+    """Of a run of several seeds, which; the first, unless told."""
     steps: int = 20_000
     """At most so many jumps, and so many edges of the graph, are asked about."""
     json: bool = False
@@ -33,13 +36,14 @@ class Command(ColumnFlags):
 
     def execute(self) -> None:
         run = Run.open(self.run, "stitch")
-        if not run.has("passes"):
+        where = place(run, self.seed)
+        if not run.has(f"{where}passes"):
             raise InputError(f"{self.run}: nothing was stitched in this run, or it isn't finished: --resume it first")
         source = run.facts["config"]["source"]
         data = formats.load(source, columns=self.mapping(source))
-        stitched = formats.load(f"npz:{run.path('result.npz')}")
+        stitched = formats.load(f"npz:{run.path(f'{where}result.npz')}")
         facts = report(data, stitched, StitchGraph.load(run.path("graph.safetensors")), self.steps)
-        run.write_json("truth", facts)
+        run.write_json(f"{where}truth", facts)
         if self.json:
             print_json(facts)
         else:
