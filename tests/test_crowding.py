@@ -1,19 +1,26 @@
 """A plan for all trajectories together keeps its states from being crowded, and is a plan for each where none is."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trajstitch.crowding import admitted, spread, visits
+from trajstitch import crowding
+from trajstitch.crowding import Ways, _place_in_queue, spread, visits
 from trajstitch.graph import Judge, Reach, build
 from trajstitch.neighbours import Near
 from trajstitch.passes import Rules, rebuild
 from trajstitch.paths import Paths
-from trajstitch.plan import Plan, plan
+from trajstitch.plan import Plan, Problem, plan, solve
 from worlds import models, random_data
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _crowds_of_few():
+    """The data here has half a dozen trajectories, so that three would be no crowd."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(crowding, "FEWEST", 1)
+        yield
 
 
 def world(seed, coarse=False):
@@ -21,12 +28,12 @@ def world(seed, coarse=False):
     return data, build(data, models(), Near(k=4), Reach(20.0)), Judge(models(), data.observations)
 
 
-@given(st.integers(0, 2**32 - 1), st.booleans(), st.integers(1, 4))
+@given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from((0.1, 0.4, 0.8)))
 @settings(max_examples=15, deadline=None)
 def test_no_state_is_crowded_and_every_change_is_a_gain(seed, coarse, most):
     data, graph, judge = world(seed, coarse)
     paths, summary = spread(data, graph, judge, Plan(discount=0.95, pessimism=0, most_visits=most), Rules())
-    assert visits(paths).max() <= most
+    assert visits(paths).max() <= max(1, round(most * len(data)))
     changed = paths.returns != data.returns
     old = data.returns.astype(np.float64)
     assert (paths.returns >= old + 0.1 * np.abs(old) - 1e-4)[changed].all()
@@ -44,40 +51,46 @@ def test_no_state_is_crowded_and_every_change_is_a_gain(seed, coarse, most):
             assert ((here, there) in edges) if jump else (there == here + 1 and not graph.last[here])
 
 
-def test_more_room_gains_more_and_none_is_asked_for_gives_the_plan_itself():
+def test_more_room_gains_more_and_keeps_fewer_states():
+    found = []
+    for most in (0.01, 0.4, 1.0):
+        rooms = [spread(*world(seed), Plan(discount=0.95, most_visits=most), Rules())[1] for seed in range(4, 10)]
+        found.append((np.mean([one.mean_return for one in rooms]), np.mean([one.states_kept for one in rooms])))
+    assert found[0][0] < found[1][0] < found[2][0]
+    assert found[0][1] > found[1][1] > found[2][1]
+
+
+def test_with_room_for_all_a_walk_gains_at_least_what_the_plan_alone_does():
     data, graph, judge = world(4)
-    alone, of_plan = rebuild(Paths.of(data), graph, plan(data, graph, Plan(discount=0.95))[0], judge, Rules())
-    free, of_free = spread(data, graph, judge, Plan(discount=0.95), Rules())
-    assert of_free == of_plan
-    for name in ("node", "kind", "offsets", "terminated"):
-        np.testing.assert_array_equal(getattr(free, name), getattr(alone, name))
-    room = [spread(data, graph, judge, Plan(discount=0.95, most_visits=most), Rules())[1] for most in (1, 2, 100)]
-    assert of_plan.accepted > 0
-    assert room[0].accepted < room[2].accepted
-    assert room[2].mean_return >= of_plan.mean_return
-    assert room[0].states_kept >= room[2].states_kept
+    alone = rebuild(Paths.of(data), graph, plan(data, graph, Plan(discount=0.95))[0], judge, Rules())[1]
+    assert alone.accepted > 0
+    assert spread(data, graph, judge, Plan(discount=0.95), Rules())[1].mean_return >= alone.mean_return
 
 
 def test_the_same_seed_gives_the_same_paths():
     data, graph, judge = world(7)
-    config = Plan(discount=0.95, most_visits=2)
+    config = Plan(discount=0.95, most_visits=0.4)
     one, other = (spread(data, graph, judge, config, Rules())[0] for _ in range(2))
     np.testing.assert_array_equal(one.node, other.node)
     np.testing.assert_array_equal(one.jumps.reward, other.jumps.reward)
 
 
-@pytest.mark.parametrize(("most", "expected"), [(1, [False] * 3), (2, [False, True, False]), (3, [True, True, False])])
-def test_the_highest_gain_is_admitted_first(most, expected):
-    """Walks 0 to 2 want node 7, where walk 3 stays; walk 2 wants the full node 8 besides."""
-    data = random_data(np.random.default_rng(0), coarse=False)
-    new = replace(
-        Paths.of(data),
-        node=np.array([0, 7, 2, 7, 4, 7, 8, 6, 7, 8, 9], np.int32),
-        kind=np.zeros(7, np.int32),
-        offsets=np.array([0, 1, 2, 4, 7]),
-    )
-    load = np.ones(len(data.observations), int)
-    load[8] = most
-    episode = np.minimum(np.arange(len(load)) // 2, 3)
-    wanting, gain = np.array([True, True, True, False]), np.array([1.0, 2.0, 3.0, 0.0])
-    assert admitted(new, episode, wanting, gain, load, most).tolist() == [*expected, False]
+def test_ways_are_ranked_by_worth_with_the_step_among_them():
+    data, graph, _ = world(2)
+    problem = Problem.of(data, graph, Plan(discount=0.95))
+    values = solve(problem, Plan(discount=0.95)).values
+    ways, (step, worth) = Ways.by(problem, values), problem.worth(values)
+    for node in np.flatnonzero(~graph.last):
+        count = graph.offsets[node + 1] - graph.offsets[node]
+        found = []
+        for number in range(count + 1):
+            edge, there = ways.take(np.array([node]), np.array([number]))
+            assert there[0]
+            found.append(step[node] if edge[0] < 0 else worth[edge[0]])
+        assert (np.diff(found) <= problem.precision).all()
+        assert not ways.take(np.array([node]), np.array([count + 1]))[1][0]
+
+
+def test_a_queue_is_served_in_order():
+    assert _place_in_queue(np.array([5, 3, 5, 5, 3])).tolist() == [0, 0, 1, 2, 1]
+    assert _place_in_queue(np.array([], int)).tolist() == []

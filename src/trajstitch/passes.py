@@ -32,7 +32,7 @@ from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 
 from trajstitch.graph import Edges, Judge, StitchGraph
 from trajstitch.paths import Jumps, Paths, choose, sums, without_idle_jumps
-from trajstitch.walk import Decisions, walk
+from trajstitch.walk import Decisions, Walks, walk
 
 
 @dataclass(frozen=True)
@@ -198,25 +198,28 @@ def rebuild(
     key: PRNGKeyArray | None = None,
 ) -> tuple[Paths, Summary]:
     """Walk every trajectory by the decisions and accept what is better."""
-    new = propose(paths, graph, decisions, judge, rules, key)
+    walks = walk(paths, graph, decisions, longest(paths, rules))
+    new = propose(paths, walks, decisions, judge, rules, key)
     result = without_idle_jumps(choose(replace(paths, jumps=new.paths.jumps), new.paths, new.accepted))
     return result, summary(
         result, int((new.changes > 0).sum()), int(new.accepted.sum()), int(new.changes[new.accepted].sum())
     )
 
 
+def longest(paths: Paths, rules: Rules) -> int:
+    return rules.horizon or int(paths.data.lengths.max(initial=0))
+
+
 def propose(
     paths: Paths,
-    graph: StitchGraph,
+    walks: Walks,
     decisions: Decisions,
     judge: Judge,
     rules: Rules,
     key: PRNGKeyArray | None = None,
     jumps: Jumps | None = None,
 ) -> Proposal:
-    """Walk every trajectory by the decisions; the jumps made are added to `jumps`, those of the paths unless given."""
-    horizon = rules.horizon or int(paths.data.lengths.max(initial=0))
-    walks = walk(paths, graph, decisions, horizon)
+    """The trajectories that walks make; their jumps are added to `jumps`, those of the paths unless told."""
     before = paths.jumps if jumps is None else jumps
 
     used = np.unique(walks.edge[walks.edge >= 0])

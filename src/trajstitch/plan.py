@@ -36,54 +36,24 @@ class Plan:
     """The price of a jump, in units of (the miss it risks × the slope of returns)."""
     improvements: int = 200
     """Rounds of policy iteration at most; it stops by itself when nothing changes."""
-    most_visits: int | None = None
-    """Trajectories of the result that may pass through one logged state; none: any number."""
-    rounds: int = 20
-    """Times at most that those who found a state taken plan again without it."""
+    most_visits: float = 1.0
+    """Share of the trajectories that may pass through one logged state."""
+    parts: int = 10
+    """Parts that the trajectories are rebuilt in, each by a plan around the states that are full by then."""
 
 
 def plan(data: Trajectories, graph: StitchGraph, config: Plan) -> tuple[Decisions, Float[np.ndarray, " nodes"]]:
     """The decision at every logged step, and V of every node."""
-    return Planner(data, graph, config)()
+    found = solve(Problem.of(data, graph, config), config)
+    return Decisions(found.choice, graph.edges, *provenance(graph, found.values)), found.values
 
 
-class Planner:
-    """Plans on one graph, each from where the last one ended."""
-
-    def __init__(self, data: Trajectories, graph: StitchGraph, config: Plan) -> None:
-        edges = graph.edges
-        if np.isnan(edges.reward).any():
-            raise InputError("planning needs the forward model's word on every jump: build the graph with one")
-        self.graph, self.config = graph, config
-        price = config.pessimism * slope(data, graph, config.discount) * edges.error.astype(np.float64)
-        self.problem = Problem(
-            step_reward=_by_node(data, len(graph)),
-            last=graph.last,
-            terminal=graph.terminal,
-            near=(graph.near.offsets, graph.near.index),
-            source=edges.source,
-            target=edges.target,
-            gain=edges.reward.astype(np.float64) - price,
-        )
-        self.solution: Solution | None = None
-
-    def __call__(
-        self, closed: Bool[np.ndarray, " nodes"] | None = None
-    ) -> tuple[Decisions, Float[np.ndarray, " nodes"]]:
-        """The decision at every logged step, and V; a closed node is entered only where there is no way round it."""
-        problem, edges = self.problem, self.graph.edges
-        if closed is not None:
-            toll = 10 * problem.scale / (1 - self.config.discount)
-            gain, step_reward = problem.gain.copy(), problem.step_reward.copy()
-            gain[closed[edges.target]] -= toll
-            step_reward[:-1][closed[1:] & ~self.graph.last[:-1]] -= toll
-            problem = replace(problem, gain=gain, step_reward=step_reward)
-        self.solution = solve(problem, self.config, self.problem.scale, self.solution)
-        values = self.solution.values
-        following = values[np.minimum(np.arange(len(values)) + 1, len(values) - 1)]
-        margin = edges.low - self.graph.logged[edges.source]
-        gain = values[edges.target] - following[edges.source]
-        return Decisions(self.solution.choice, edges, margin, gain), values
+def provenance(
+    graph: StitchGraph, values: Float[np.ndarray, " nodes"]
+) -> tuple[Float[np.ndarray, " edges"], Float[np.ndarray, " edges"]]:
+    """What each jump has over the step logged in its place: log-likelihood, and V of the next state."""
+    edges = graph.edges
+    return edges.low - graph.logged[edges.source], values[edges.target] - values[edges.source + 1]
 
 
 @dataclass(frozen=True)
@@ -102,22 +72,64 @@ class Problem:
     gain: Float[np.ndarray, " edges"]
     """What a jump brings at once."""
 
+    discount: float
+    scale: float
+    """The size of rewards."""
+
+    @classmethod
+    def of(cls, data: Trajectories, graph: StitchGraph, config: Plan) -> "Problem":
+        edges = graph.edges
+        if np.isnan(edges.reward).any():
+            raise InputError("planning needs the forward model's word on every jump: build the graph with one")
+        price = config.pessimism * slope(data, graph, config.discount) * edges.error.astype(np.float64)
+        step_reward, gain = _by_node(data, len(graph)), edges.reward.astype(np.float64) - price
+        return cls(
+            step_reward=step_reward,
+            last=graph.last,
+            terminal=graph.terminal,
+            near=(graph.near.offsets, graph.near.index),
+            source=edges.source,
+            target=edges.target,
+            gain=gain,
+            discount=config.discount,
+            scale=max(float(np.abs(step_reward).max(initial=0)), float(np.abs(gain).max(initial=0)), 1e-12),
+        )
+
     @property
-    def scale(self) -> float:
-        return max(float(np.abs(self.step_reward).max(initial=0)), float(np.abs(self.gain).max(initial=0)), 1e-12)
+    def precision(self) -> float:
+        """Values that differ by less are the same."""
+        return 1e-7 * self.scale / (1 - self.discount)
+
+    def around(self, full: Bool[np.ndarray, " nodes"]) -> "Problem":
+        """The same where entering a full node costs more than anything can bring."""
+        toll = 10 * self.scale / (1 - self.discount)
+        gain, step_reward = self.gain.copy(), self.step_reward.copy()
+        gain[full[self.target]] -= toll
+        step_reward[:-1][full[1:] & ~self.last[:-1]] -= toll
+        return replace(self, gain=gain, step_reward=step_reward)
+
+    def worth(
+        self, values: Float[np.ndarray, " nodes"]
+    ) -> tuple[Float[np.ndarray, " nodes"], Float[np.ndarray, " edges"]]:
+        """Of each logged step (of a last state, its own V) and of each jump, given V."""
+        following = values[np.minimum(np.arange(len(values)) + 1, len(values) - 1)]
+        step = np.where(self.last, values, self.step_reward + self.discount * following)
+        return step, self.gain + self.discount * values[self.target]
 
 
 @dataclass(frozen=True)
 class Solution:
+    """A plan."""
+
     choice: Integer[np.ndarray, " nodes"]
     """The edge that each node jumps along, or -1."""
+    values: Float[np.ndarray, " nodes"]
     after: Float[np.ndarray, " nodes"]
     """What an episode's last state is worth."""
-    values: Float[np.ndarray, " nodes"]
 
 
-def solve(problem: Problem, config: Plan, scale: float, start: Solution | None = None) -> Solution:
-    """Policy iteration, from `start` on if there is one; `scale` is that of the rewards."""
+def solve(problem: Problem, config: Plan, start: Solution | None = None) -> Solution:
+    """Policy iteration, from `start` on if there is one."""
     nodes, last, discount = len(problem.last), problem.last, config.discount
     itself = np.arange(nodes)
     open_ends = np.flatnonzero(last & ~problem.terminal)
@@ -125,7 +137,7 @@ def solve(problem: Problem, config: Plan, scale: float, start: Solution | None =
     after = np.zeros(nodes) if start is None else start.after
     values = np.zeros(nodes)
     mean_near = _mean_near(open_ends, last, *problem.near)
-    enough = 1e-7 * scale / (1 - discount)
+    enough = problem.precision
     candidate, starts = np.unique(problem.source, return_index=True)
     for _ in range(config.improvements):
         onward = np.where(last, itself, itself + 1)
@@ -134,8 +146,7 @@ def solve(problem: Problem, config: Plan, scale: float, start: Solution | None =
         onward[jumps], reward[jumps] = problem.target[choice[jumps]], problem.gain[choice[jumps]]
         values = evaluate(onward, reward, discount)
 
-        step = np.where(last, values, problem.step_reward + discount * values[np.minimum(itself + 1, nodes - 1)])
-        worth = problem.gain + discount * values[problem.target]
+        step, worth = problem.worth(values)
         best = _highest(worth, starts)
         better = np.full(nodes, -1, np.int64)
         # A node keeps its course unless another is truly better, so that rounding can't make it waver.
@@ -151,7 +162,7 @@ def solve(problem: Problem, config: Plan, scale: float, start: Solution | None =
         choice, after = better, fresh
         if settled:
             break
-    return Solution(choice, after, values)
+    return Solution(choice, values, after)
 
 
 def evaluate(onward: np.ndarray, reward: Float[np.ndarray, " nodes"], discount: float) -> Float[np.ndarray, " nodes"]:

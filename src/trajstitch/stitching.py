@@ -66,7 +66,7 @@ PRESETS: dict[str, Stitching] = {
         reward=RegressionReward(steps=50_000),
         forward=ForwardDynamics(steps=50_000),
         reach=Reach(margin=256.0, consistency=0.2),
-        plan=Plan(),
+        plan=Plan(most_visits=0.025),
     ),
     "quick": Stitching(
         dynamics=Dynamics(members=3, keep=3, hidden=(128, 128), learning_rate=1e-3, steps=4_000, patience=2_000),
@@ -74,7 +74,7 @@ PRESETS: dict[str, Stitching] = {
         reward=RegressionReward(hidden=(128, 128), steps=4_000, learning_rate=1e-3),
         forward=ForwardDynamics(members=2, steps=8_000),
         reach=Reach(margin=256.0, consistency=0.2),
-        plan=Plan(),
+        plan=Plan(most_visits=0.025),
     ),
 }
 

@@ -47,11 +47,11 @@ def walk(paths: Paths, graph: StitchGraph, decisions: Decisions, horizon: int) -
     targets = decisions.edges.target
     terminated, truncated = paths.terminated.copy(), paths.truncated.copy()
     steps: list[tuple[np.ndarray, ...]] = []
-    together = max(1, MET_SLOTS // _Met.slots(horizon + 1))
+    together = max(1, MET_SLOTS // Met.slots(horizon + 1))
     for start in range(0, episodes, together):
         walker = np.arange(start, min(start + together, episodes))
         at = first[walker]
-        met = _Met(start, len(walker), horizon + 1)
+        met = Met(start, len(walker), horizon + 1)
         met.add(walker, paths.node[at])
         walker, at = walker[~ends[at]], at[~ends[at]]
         for time in range(horizon):
@@ -84,14 +84,14 @@ def walk(paths: Paths, graph: StitchGraph, decisions: Decisions, horizon: int) -
                 walker, onward = walker[~done], onward[~done]
             at = onward
         terminated[walker], truncated[walker] = False, True  # the horizon
-    return _in_order(steps, paths.node[first], terminated, truncated)
+    return in_order(steps, paths.node[first], terminated, truncated)
 
 
 MET_SLOTS = 2**26
 """Slots of memory for what the walks have met: 256 MiB."""
 
 
-def _in_order(
+def in_order(
     steps: list[tuple[np.ndarray, ...]], first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
 ) -> Walks:
     """Put steps (walker, time, kind, edge, node) into the order of trajectories."""
@@ -117,7 +117,7 @@ def _landings(paths: Paths, ends: Bool[np.ndarray, " rows"]) -> Integer[np.ndarr
     return landing
 
 
-class _Met:
+class Met:
     """Which nodes each walk has met: one small hash table a walk, probed for all walks at once."""
 
     def __init__(self, first: int, walks: int, most: int) -> None:
