@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracle import Oracle, Path
-from trajstitch import graph as graph_module
 from trajstitch.graph import Judge, Reach, StitchGraph, build
 from trajstitch.neighbours import Near
 from trajstitch.passes import Rules, one_pass
@@ -154,29 +153,6 @@ def test_likelihoods_are_those_of_the_models():
 def graph() -> tuple[Trajectories, StitchGraph]:
     data = random_data(np.random.default_rng(5), coarse=False)
     return data, build(data, models(), Near(k=4), Reach(3.0))
-
-
-def same_graph(a: StitchGraph, b: StitchGraph) -> bool:
-    return a.reach == b.reach and all(
-        np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
-        for one, other in zip(
-            (*vars(a.edges).values(), *vars(a.near).values(), a.logged, a.by_successor, a.by_neighbour, a.terminal),
-            (*vars(b.edges).values(), *vars(b.near).values(), b.logged, b.by_successor, b.by_neighbour, b.terminal),
-            strict=True,
-        )
-    )
-
-
-def test_graph_survives_saving(graph, tmp_path):
-    graph[1].save(tmp_path / "graph.safetensors")
-    assert len(graph[1].edges) > 20
-    assert same_graph(StitchGraph.load(tmp_path / "graph.safetensors"), graph[1])
-
-
-def test_bits_do_not_depend_on_how_many_states_are_worked_on_at_once(graph, monkeypatch):
-    data, expected = graph
-    monkeypatch.setattr(graph_module, "BLOCK", 16)
-    assert same_graph(build(data, models(), Near(k=4), Reach(3.0)), expected)
 
 
 def test_a_pair_is_judged_the_same_alone_and_in_company(graph):

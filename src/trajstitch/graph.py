@@ -11,6 +11,7 @@ they say of an edge is computed once. Only edges that are within reach (see `Rea
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +38,9 @@ from trajstitch.trajectories import Trajectories
 from trajstitch.transitions import Scale, in_batches
 
 BLOCK = 16_384
-"""Source states whose candidates are worked on at once: what bounds the memory."""
+"""Source states whose candidates are worked on at once, or fewer if these are many: what bounds the memory."""
+CANDIDATES = 2**20
+"""Candidates that are worked on at once."""
 PAIRS = 65_536
 """Pairs whose likelihood is taken at once."""
 
@@ -93,6 +96,12 @@ class Edges:
     def take(self, index: np.ndarray) -> "Edges":
         return Edges(*(getattr(self, item.name)[index] for item in fields(self)))
 
+    @classmethod
+    def without_forward(cls, source: Nodes, target: Nodes, low: np.ndarray, mean: np.ndarray) -> "Edges":
+        """Edges on which there is no forward model's word; where it would stand takes no memory."""
+        nothing = np.broadcast_to(np.float32(np.nan), len(source))
+        return cls(source, target, low, mean, np.empty((len(source), 0), np.float32), *(nothing,) * 3)
+
 
 class Judge:
     """The models' word on any pair of nodes. A pair's bits don't depend on the pairs asked with it."""
@@ -146,8 +155,7 @@ class Judge:
         kept = np.flatnonzero(passed)
         source, target, low, mean = (part[kept] for part in (source, target, low, mean))
         if self.models.forward is None:
-            nothing = np.full(len(kept), np.nan, np.float32)
-            return Edges(source, target, low, mean, np.empty((len(kept), 0), np.float32), *(nothing,) * 3), kept
+            return Edges.without_forward(source, target, low, mean), kept
         action, consistency, error, reward = self.consistency(source, target)
         edges = Edges(source, target, low, mean, action, reward, consistency, error)
         if reach.consistency is not None:
@@ -240,7 +248,7 @@ class StitchGraph:
         tensors = {
             **{name: getattr(self, name) for name in _NODES + _FLAGS},
             **{f"near/{item.name}": getattr(self.near, item.name) for item in fields(Neighbours)},
-            **{f"edges/{item.name}": getattr(self.edges, item.name) for item in fields(Edges)},
+            **{f"edges/{name}": getattr(self.edges, name) for name in _edge_fields(self.edges.action.shape[1] > 0)},
         }
         with replacing(Path(path), force=force) as fresh:
             save_file(
@@ -248,6 +256,7 @@ class StitchGraph:
                 fresh,
                 {"format": "trajstitch graph 1", "reach": json.dumps(asdict(self.reach))},
             )
+            fresh.chmod(0o644)
 
     @classmethod
     def load(cls, path: str | Path) -> "StitchGraph":
@@ -257,10 +266,12 @@ class StitchGraph:
                 tensors: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             if metadata.get("format") != "trajstitch graph 1":
                 raise KeyError("format")
+            judged = "edges/action" in tensors
+            edges = {name: tensors[f"edges/{name}"] for name in _edge_fields(judged)}
             return cls(
                 **{name: tensors[name] for name in _NODES + _FLAGS},
                 near=Neighbours(**{item.name: tensors[f"near/{item.name}"] for item in fields(Neighbours)}),
-                edges=Edges(**{item.name: tensors[f"edges/{item.name}"] for item in fields(Edges)}),
+                edges=Edges(**edges) if judged else Edges.without_forward(**edges),
                 reach=Reach(**json.loads(metadata["reach"])),
             )
         except (SafetensorError, OSError, KeyError, ValueError) as error:
@@ -271,44 +282,87 @@ _NODES = ("episode", "last", "terminal", "logged")
 _FLAGS = ("by_successor", "by_neighbour")
 
 
+def _edge_fields(judged: bool) -> tuple[str, ...]:
+    """Of edges with or without a forward model's word, the fields that say something."""
+    return tuple(item.name for item in fields(Edges))[: None if judged else 4]
+
+
 def build(data: Trajectories, models: Models, near: Near, reach: Reach) -> StitchGraph:
     """The graph of a data set, in blocks of bounded memory."""
     if reach.consistency is not None and models.forward is None:
         raise InputError("a consistency test needs the forward model: fit one, or leave the test out")
     rows = len(data.observations)
-    states = data.observations.astype(np.float32)
-    if near.standardise:
-        states = np.asarray(Scale(data.observations).apply(jnp.asarray(states)))
     episode = np.repeat(np.arange(len(data), dtype=np.int32), data.lengths + 1)
     last = np.zeros(rows, bool)
     last[data.first_rows + data.lengths] = True
     terminal = np.zeros(rows, bool)
     terminal[(data.first_rows + data.lengths)[data.episode_terminated]] = True
-    found = neighbours(states, episode, near)
+    found = neighbours(_measured(data, near), episode, near)
 
     judge = Judge(models, data.observations)
     steps = np.flatnonzero(~last).astype(np.int32)
     logged = np.full(rows, np.nan, np.float32)
     logged[steps] = judge.likelihoods(steps, steps + 1)[1]
-    parts: list[tuple[Edges, np.ndarray, np.ndarray]] = []
+    judged = models.forward is not None
+    columns = {name: _Column() for name in (*_edge_fields(judged), *_FLAGS)}
     with console.progress("graph", len(steps), "states") as advance:
-        for start in range(0, len(steps), BLOCK):
-            block = steps[start : start + BLOCK]
+        for block in _blocks(found, steps):
             source, target, by_successor, by_neighbour = candidates(found, last, block)
             edges, kept = judge.edges(source, target, logged[source], reach)
-            parts.append((edges, by_successor[kept], by_neighbour[kept]))
-            advance(len(block), edges=sum(len(part[0]) for part in parts))
+            flags = {"by_successor": by_successor[kept], "by_neighbour": by_neighbour[kept]}
+            for name, column in columns.items():
+                column.add(flags[name] if name in flags else getattr(edges, name))
+            advance(len(block), edges=columns["source"].rows)
+    whole = {name: column.whole() for name, column in columns.items()}
+    edges = {name: whole[name] for name in _edge_fields(judged)}
     return StitchGraph(
         episode=episode,
         last=last,
         terminal=terminal,
         near=found,
         logged=logged,
-        edges=Edges(*(np.concatenate([getattr(part[0], item.name) for part in parts]) for item in fields(Edges))),
-        by_successor=np.concatenate([part[1] for part in parts]),
-        by_neighbour=np.concatenate([part[2] for part in parts]),
+        edges=Edges(**edges) if judged else Edges.without_forward(**edges),
+        by_successor=whole["by_successor"],
+        by_neighbour=whole["by_neighbour"],
         reach=reach,
     )
+
+
+def _measured(data: Trajectories, near: Near) -> Float[np.ndarray, "nodes size"]:
+    """The states as distances are measured between them."""
+    states = data.observations.astype(np.float32, copy=False)
+    return np.asarray(Scale(data.observations).apply(jnp.asarray(states))) if near.standardise else states
+
+
+def _blocks(near: Neighbours, steps: Integer[np.ndarray, " steps"]) -> Iterator[Integer[np.ndarray, " some"]]:
+    """The steps in turn, some at a time, so that their candidates are never too many."""
+    pairs = np.cumsum(near.offsets[steps + 2] - near.offsets[steps])
+    start = 0
+    while start < len(steps):
+        most = CANDIDATES + (pairs[start - 1] if start else 0)
+        stop = max(start + 1, min(start + BLOCK, int(np.searchsorted(pairs, most, side="right"))))
+        yield steps[start:stop]
+        start = stop
+
+
+class _Column:
+    """Rows that come in parts. They grow in place: to collect the parts and join them takes twice the memory."""
+
+    def __init__(self) -> None:
+        self.array, self.rows = np.empty(0), 0
+
+    def add(self, part: np.ndarray) -> None:
+        rows = self.rows + len(part)
+        if self.rows == 0:
+            self.array = np.empty(part.shape, part.dtype)
+        if rows > len(self.array):
+            self.array.resize((max(rows, len(self.array) * 9 // 8), *part.shape[1:]), refcheck=False)
+        self.array[self.rows : rows] = part
+        self.rows = rows
+
+    def whole(self) -> np.ndarray:
+        self.array.resize((self.rows, *self.array.shape[1:]), refcheck=False)
+        return self.array
 
 
 def candidates(

@@ -163,7 +163,7 @@ def _settle(
     farthest = np.full(len(rows), limit)
     if near.k is not None and near.k <= distance.shape[1]:
         farthest = np.minimum(limit, distance[:, -1])
-    return keep.sum(1), index[keep], farthest < proposal.complete
+    return keep.sum(1), index[keep].astype(np.int32, copy=False), farthest < proposal.complete
 
 
 def squared_distance(
