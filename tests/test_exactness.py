@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracle import Oracle, Path
+from trajstitch import passes
 from trajstitch.graph import Judge, Reach, StitchGraph, build
 from trajstitch.neighbours import Near
 from trajstitch.passes import Rules, one_pass
@@ -153,6 +154,25 @@ def test_likelihoods_are_those_of_the_models():
 def graph() -> tuple[Trajectories, StitchGraph]:
     data = random_data(np.random.default_rng(5), coarse=False)
     return data, build(data, models(), Near(k=4), Reach(3.0))
+
+
+@pytest.mark.parametrize("value_test", [True, False])
+def test_a_pass_does_not_depend_on_how_many_edges_are_looked_at_together(monkeypatch, value_test):
+    data = random_data(np.random.default_rng(6), coarse=True)
+    stitch_graph, judge = build(data, models(), Near(k=4), Reach(3.0)), Judge(models(), data.observations)
+    values = np.random.default_rng(6).integers(0, 3, len(data.observations)).astype(np.float32)  # many ties
+    rules = Rules(threshold=-5.0, value_test=value_test)
+
+    def two_passes() -> Paths:
+        paths = Paths.of(data)
+        for number in range(2):
+            paths, summary = one_pass(paths, stitch_graph, judge, np.roll(values, number).__getitem__, rules)
+            assert summary.jumps > 0
+        return paths
+
+    whole = two_passes()
+    monkeypatch.setattr(passes, "EDGES", 3)
+    assert two_passes().trajectories().equals(whole.trajectories())
 
 
 def test_a_pair_is_judged_the_same_alone_and_in_company(graph):

@@ -85,34 +85,56 @@ def decide(paths: Paths, graph: StitchGraph, judge: Judge, value: Valuer, rules:
     visited[paths.node] = True
     alive[paths.kind] = True
 
-    edges = graph.edges
-    there = (graph.by_successor & alive[np.maximum(edges.target - 1, 0)]) | (graph.by_neighbour & visited[edges.target])
-    usable = np.flatnonzero(there & alive[edges.source])
-    found, kind = edges.take(usable), edges.source[usable].astype(np.int64)
-    bar = graph.logged[found.source]
+    edges, usable = graph.edges, _usable(graph, visited, alive)
+    kind, more, bar = np.zeros(0, np.int64), edges.take(np.zeros(0, np.int64)), np.zeros(0, np.float32)
     if alive[nodes:].any():
-        more_kind, target = _new_candidates(paths, graph, visited, alive)
-        source = np.concatenate((np.arange(nodes), jumps.source))[more_kind]
-        more_bar = np.concatenate((graph.logged, jumps.mean))[more_kind]
-        more, kept = judge.edges(source, target, more_bar, graph.reach)
-        found = Edges(
-            *(np.concatenate((getattr(found, item.name), getattr(more, item.name))) for item in fields(Edges))
-        )
-        kind, bar = np.concatenate((kind, more_kind[kept])), np.concatenate((bar, more_bar[kept]))
+        kind, target = _new_candidates(paths, graph, visited, alive)
+        source = np.concatenate((np.arange(nodes), jumps.source))[kind]
+        bar = np.concatenate((graph.logged, jumps.mean))[kind]
+        more, kept = judge.edges(source, target, bar, graph.reach)
+        kind, bar = kind[kept], bar[kept]
 
     following = np.concatenate((np.minimum(np.arange(nodes) + 1, nodes - 1), jumps.target))
-    matters = np.zeros(nodes, bool)
-    matters[found.target] = matters[following[kind]] = True
+    asking, matters = np.zeros(kinds, bool), np.zeros(nodes, bool)
+    asking[edges.source[usable]] = asking[kind] = True
+    matters[edges.target[usable]] = matters[more.target] = matters[following[asking]] = True
     values = np.zeros(nodes, np.float32)
     values[matters] = value(np.flatnonzero(matters))
     values[graph.terminal] = 0
+
+    # Of the graph's edges, which are many, those alone go on that are the best of their source.
+    winners = [np.zeros(0, np.int64)]
+    for start in range(0, len(edges), EDGES):
+        rows = start + np.flatnonzero(usable[start : start + EDGES])
+        score = values[edges.target[rows]] if rules.value_test else edges.low[rows]
+        best = best_of(edges.source[rows], score, edges.target[rows], nodes)
+        winners.append(rows[best[best >= 0]])
+    found = edges.take(np.concatenate(winners))
+    kind = np.concatenate((found.source.astype(np.int64), kind))
+    bar = np.concatenate((graph.logged[found.source], bar))
+    found = Edges(*(np.concatenate((getattr(found, item.name), getattr(more, item.name))) for item in fields(Edges)))
     gain = values[found.target] - values[following[kind]]
-    score = values[found.target] if rules.value_test else found.low
-    best = best_of(kind, score, found.target, kinds)
+    best = best_of(kind, values[found.target] if rules.value_test else found.low, found.target, kinds)
     if rules.value_test:
         chosen = np.flatnonzero(best >= 0)
         best[chosen[~(values[found.target[best[chosen]]] > values[following[chosen]])]] = -1
     return Decisions(best, found, found.low - bar, gain)
+
+
+EDGES = 2**22
+"""Edges that are looked at together: what bounds the memory."""
+
+
+def _usable(graph: StitchGraph, visited: np.ndarray, alive: np.ndarray) -> Bool[np.ndarray, " edges"]:
+    """The edges whose source still takes its logged step and whose target is still a candidate."""
+    usable = np.empty(len(graph.edges), bool)
+    for start in range(0, len(usable), EDGES):
+        some = slice(start, start + EDGES)
+        target = graph.edges.target[some]
+        usable[some] = graph.by_successor[some] & alive[np.maximum(target - 1, 0)]
+        usable[some] |= graph.by_neighbour[some] & visited[target]
+        usable[some] &= alive[graph.edges.source[some]]
+    return usable
 
 
 def best_of(
@@ -234,14 +256,13 @@ def propose(
         decisions.margin[used].astype(np.float32),
         decisions.value_gain[used].astype(np.float32),
     )
-    number = np.full(len(decisions.edges), -1, np.int64)
-    number[used] = paths.nodes + len(before) + np.arange(len(used))
     both = Jumps(*(np.concatenate((getattr(before, item.name), getattr(made, item.name))) for item in fields(Jumps)))
     kind = walks.kind.astype(np.int32)
-    kind[walks.edge >= 0] = number[walks.edge[walks.edge >= 0]]
+    jumped = walks.edge >= 0
+    kind[jumped] = paths.nodes + len(before) + np.searchsorted(used, walks.edge[jumped])
     new = Paths(paths.data, walks.node, kind, walks.offsets, walks.terminated, walks.truncated, both)
 
-    changes = sums((walks.edge >= 0).astype(float), new.lengths).astype(int)
+    changes = sums(jumped.astype(float), new.lengths).astype(int)
     old_return, new_return = paths.returns, new.returns
     better = new_return > old_return + rules.threshold * np.abs(old_return)
     accepted = better if rules.value_test else changes > 0
