@@ -112,7 +112,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             judge, rules = Judge(models, data.observations), Rules(threshold=-1.0)
             paths = Paths.of(data)
             for number in (1, 2):
-                now = stages.measure(f"D_{number - 1}", paths.trajectories)
+                now = paths.trajectories(provenance=False)
                 stages.measure(f"V of pass {number}", lambda now=now: fit_value(config.value, now, key))
                 del now
                 random = (np.random.default_rng(number).random(len(graph)) < 1 / 300).astype(np.float32)

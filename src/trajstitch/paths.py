@@ -73,20 +73,13 @@ class Paths:
     def returns(self) -> Float[np.ndarray, " episodes"]:
         return sums(self.rewards, self.lengths)
 
-    def trajectories(self) -> Trajectories:
-        """D_k as a data set, with each step's provenance."""
-        data, jumps = self.data, self.jumps
-        stitched = self.kind >= self.nodes
-        start = np.delete(self.node, self.offsets[1:] + np.arange(len(self.lengths)))
-        episode = np.repeat(np.arange(len(data), dtype=np.int32), data.lengths + 1)
-        inside = np.arange(self.nodes, dtype=np.int32) - np.repeat(data.first_rows, data.lengths + 1).astype(np.int32)
-
-        def only_jumps(values: np.ndarray) -> np.ndarray:
-            return self._of_steps(np.full(data.steps, np.nan, np.float32), values).astype(np.float32)
-
+    def trajectories(self, *, provenance: bool = True) -> Trajectories:
+        """D_k as a data set, with each step's provenance unless it isn't asked for."""
+        data = self.data
         actions = np.empty((len(self.kind), data.action_size), data.actions.dtype)
+        stitched = self.kind >= self.nodes
         actions[~stitched] = data.actions[self._logged_steps()]
-        actions[stitched] = jumps.action[self.kind[stitched] - self.nodes]
+        actions[stitched] = self.jumps.action[self.kind[stitched] - self.nodes]
         ends = np.zeros((2, len(self.kind)), bool)
         filled = self.lengths > 0
         ends[:, self.offsets[1:][filled] - 1] = self.terminated[filled], self.truncated[filled]
@@ -98,14 +91,26 @@ class Paths:
             terminated=ends[0],
             truncated=ends[1],
             offsets=self.offsets,
-            provenance=Provenance(
-                source_episode=episode[start],
-                source_step=inside[start],
-                stitched=stitched,
-                margin=only_jumps(jumps.margin),
-                value_gain=only_jumps(jumps.value_gain),
-                predicted_reward=only_jumps(jumps.reward),
-            ),
+            provenance=self._provenance() if provenance else None,
+        )
+
+    def _provenance(self) -> Provenance:
+        data, stitched = self.data, self.kind >= self.nodes
+        start = np.delete(self.node, self.offsets[1:] + np.arange(len(self.lengths)))
+        episode = np.repeat(np.arange(len(data), dtype=np.int32), data.lengths + 1)[start]
+
+        def only_jumps(values: np.ndarray) -> np.ndarray:
+            found = np.full(len(self.kind), np.nan, np.float32)
+            found[stitched] = values[self.kind[stitched] - self.nodes]
+            return found
+
+        return Provenance(
+            source_episode=episode,
+            source_step=(start - data.first_rows[episode]).astype(np.int32),
+            stitched=stitched,
+            margin=only_jumps(self.jumps.margin),
+            value_gain=only_jumps(self.jumps.value_gain),
+            predicted_reward=only_jumps(self.jumps.reward),
         )
 
     def _of_steps(self, logged: np.ndarray, jumps: np.ndarray) -> Float[np.ndarray, " steps"]:

@@ -221,9 +221,12 @@ def improve_together(
             courses[seed] = replace(course, paths=paths, summaries=(told(seed, 0, summary),))
         return courses
     for number in range(len(courses[0].summaries), config.passes):
-        now = [course.paths.trajectories() for course in courses]
-        warm = [course.value for course in courses if course.value is not None]
-        fitted = fit_values(config.value, now, [jax.random.fold_in(key, number) for key in value_keys], warm or None)
+        fitted = fit_values(
+            config.value,
+            [course.paths.trajectories(provenance=False) for course in courses],
+            [jax.random.fold_in(key, number) for key in value_keys],
+            [course.value for course in courses if course.value is not None] or None,
+        )
         for seed, (course, (value, worth)) in enumerate(zip(courses, fitted, strict=True)):
             console.log(str(worth))
             value_of = partial(_value_of, value, data)
