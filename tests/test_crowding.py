@@ -75,20 +75,19 @@ def test_the_same_seed_gives_the_same_paths():
     np.testing.assert_array_equal(one.jumps.reward, other.jumps.reward)
 
 
-def test_ways_are_ranked_by_worth_with_the_step_among_them():
+def test_every_way_on_from_a_node_has_its_worth():
     data, graph, _ = world(2)
     problem = Problem.of(data, graph, Plan(discount=0.95))
-    values = solve(problem, Plan(discount=0.95)).values
-    ways, (step, worth) = Ways.by(problem, values), problem.worth(values)
-    for node in np.flatnonzero(~graph.last):
-        count = graph.offsets[node + 1] - graph.offsets[node]
-        found = []
-        for number in range(count + 1):
-            edge, there = ways.take(np.array([node]), np.array([number]))
-            assert there[0]
-            found.append(step[node] if edge[0] < 0 else worth[edge[0]])
-        assert (np.diff(found) <= problem.precision).all()
-        assert not ways.take(np.array([node]), np.array([count + 1]))[1][0]
+    solution = solve(problem, Plan(discount=0.95))
+    step, jump = problem.worth(solution.values)
+    nodes = np.flatnonzero(~graph.last)
+    for node, row in zip(nodes, Ways.by(problem, solution, graph.offsets).of(nodes), strict=True):
+        jumps = jump[graph.offsets[node] : graph.offsets[node + 1]]
+        assert row[0] == pytest.approx(step[node], abs=2 * problem.precision)
+        np.testing.assert_array_equal(row[1 : 1 + len(jumps)], jumps)
+        assert (row[1 + len(jumps) :] == -np.inf).all()
+        chosen = solution.choice[node]
+        assert row.max() == pytest.approx(step[node] if chosen < 0 else jump[chosen], abs=2 * problem.precision)
 
 
 def test_a_queue_is_served_in_order():

@@ -13,20 +13,20 @@ Those that were not rebuilt get one more chance, since others have left their pl
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Integer, PRNGKeyArray
+from jaxtyping import Float, Integer, PRNGKeyArray
 
 from trajstitch import console
 from trajstitch.graph import Judge, StitchGraph
 from trajstitch.passes import Rules, Summary, longest, propose, summary
 from trajstitch.paths import Paths, choose, without_idle_jumps
-from trajstitch.plan import Plan, Problem, provenance, solve
+from trajstitch.plan import Plan, Problem, Solution, provenance, solve
 from trajstitch.trajectories import Trajectories
 from trajstitch.walk import MET_SLOTS, Decisions, Met, Walks, in_order
 
 FEWEST = 3
 """Trajectories that any state takes, however few there are."""
-CHANCES = 2
-"""Times that each trajectory may try."""
+LATE_PARTS = 2
+"""Parts in which those that were not rebuilt try again."""
 
 
 def spread(
@@ -40,13 +40,14 @@ def spread(
     logged = result = Paths.of(data)
     free = np.ones(len(data), bool)
     proposed, changes = np.zeros(len(data), bool), np.zeros(len(data), int)
-    parts = np.array_split(np.random.default_rng(0).permutation(len(data)), min(config.parts, len(data)))
-    with console.progress("plan", len(data), "trajectories") as advance:
-        for part in parts * CHANCES:
+    order = np.random.default_rng(0).permutation(len(data))
+    parts = [*np.array_split(order, config.parts), *np.array_split(order, LATE_PARTS)]
+    with console.progress("plan", len(parts), "parts") as advance:
+        for part in parts:
             load = visits(result)
             around, walkers = problem.around(load >= most), np.sort(part[free[part]])
-            solution = solve(around, config, solution)
-            ways = Ways.by(around, solution.values)
+            solution = solve(around, config) if (load >= most).any() else solution
+            ways = Ways.by(around, solution, graph.offsets)
             walks = walk_together(logged, graph, ways, walkers, load, most, longest(logged, rules))
             new = propose(logged, walks, decisions, judge, rules, key, result.jumps)
             accepted = np.zeros(len(data), bool)
@@ -56,7 +57,7 @@ def spread(
             changes[accepted] = new.changes[accepted]
             if accepted.any():
                 result = without_idle_jumps(choose(replace(result, jumps=new.paths.jumps), new.paths, accepted))
-            advance(len(part) // CHANCES, rebuilt=int((~free).sum()))
+            advance(1, rebuilt=int((~free).sum()))
     return result, summary(result, int(proposed.sum()), int((~free).sum()), int(changes.sum()))
 
 
@@ -66,34 +67,27 @@ def visits(paths: Paths) -> Integer[np.ndarray, " nodes"]:
 
 @dataclass(frozen=True)
 class Ways:
-    """How to go on from each node, the best first: its jumps, and between them the logged step."""
+    """What each way to go on from a node is worth: its logged step, and its jumps in turn."""
 
-    order: Integer[np.ndarray, " edges"]
-    """The edges, sorted by source and by what they are worth."""
+    step: Float[np.ndarray, " nodes"]
+    jump: Float[np.ndarray, " edges"]
     offsets: Integer[np.ndarray, " nodes+1"]
     """Where each node's edges start."""
-    better: Integer[np.ndarray, " nodes"]
-    """How many of its edges are worth more than its logged step."""
 
     @classmethod
-    def by(cls, problem: Problem, values: np.ndarray) -> "Ways":
-        step, worth = problem.worth(values)
-        nodes = len(step)
-        more = worth > step[problem.source] + problem.precision
-        return cls(
-            order=np.lexsort((problem.target, -worth, problem.source)).astype(np.int32),
-            offsets=np.searchsorted(problem.source, np.arange(nodes + 1)),
-            better=np.bincount(problem.source[more], minlength=nodes),
-        )
+    def by(cls, problem: Problem, solution: Solution, offsets: Integer[np.ndarray, " nodes+1"]) -> "Ways":
+        step, jump = problem.worth(solution.values)
+        return cls(step + problem.precision, jump, offsets)
 
-    def take(self, nodes: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The edge of each node's n-th way, or -1 where that is the step; and whether there are so many ways."""
-        better, first = self.better[nodes], self.offsets[nodes]
-        there = number <= self.offsets[nodes + 1] - first
-        edge = np.full(len(nodes), -1, np.int64)
-        jumps = np.flatnonzero(there & (number != better))
-        edge[jumps] = self.order[first[jumps] + number[jumps] - (number[jumps] > better[jumps])]
-        return edge, there
+    def of(self, nodes: Integer[np.ndarray, " some"]) -> Float[np.ndarray, "some ways"]:
+        """A row a node: the step, then the jumps, then nothing up to the longest row's end."""
+        first, count = self.offsets[nodes], self.offsets[nodes + 1] - self.offsets[nodes]
+        worth = np.full((len(nodes), 1 + count.max(initial=0)), -np.inf)
+        worth[:, 0] = self.step[nodes]
+        owner = np.repeat(np.arange(len(nodes)), count)
+        inside = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+        worth[owner, 1 + inside] = self.jump[first[owner] + inside]
+        return worth
 
 
 def walk_together(
@@ -152,12 +146,14 @@ def _choose(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The edge that each walk takes (-1: the step) and where to, or -1 where no way is left; `load` grows by that."""
     edge, onward = np.full(len(walker), -1, np.int64), np.full(len(walker), -1, np.int64)
-    number = np.zeros(len(walker), np.int64)
-    asking = np.arange(len(walker))
+    worth, asking = ways.of(node), np.arange(len(walker))
     while len(asking):
-        way, there = ways.take(node[asking], number[asking])
+        way = worth[asking].argmax(1)
+        there = worth[asking, way] > -np.inf
         asking, way = asking[there], way[there]
-        target = np.where(way < 0, node[asking] + 1, targets[way])
+        worth[asking, way] = -np.inf  # it is tried once
+        wanted = np.where(way == 0, -1, ways.offsets[node[asking]] + way - 1)
+        target = np.where(way == 0, node[asking] + 1, targets[wanted])
         free = ~met.has(place[asking], target)
         foreign = episode[target] != walker[asking]
         before = np.zeros(len(asking), np.int64)  # those who ask for the same state in the same moment
@@ -165,10 +161,9 @@ def _choose(
         before[wanting] = _place_in_queue(target[wanting])
         free &= ~foreign | (load[target] + before < most)
         settled = asking[free]
-        edge[settled], onward[settled] = way[free], target[free]
+        edge[settled], onward[settled] = wanted[free], target[free]
         np.add.at(load, target[free & foreign], 1)
         asking = asking[~free]
-        number[asking] += 1
     return edge, onward
 
 

@@ -124,21 +124,20 @@ class Solution:
     choice: Integer[np.ndarray, " nodes"]
     """The edge that each node jumps along, or -1."""
     values: Float[np.ndarray, " nodes"]
-    after: Float[np.ndarray, " nodes"]
-    """What an episode's last state is worth."""
 
 
-def solve(problem: Problem, config: Plan, start: Solution | None = None) -> Solution:
-    """Policy iteration, from `start` on if there is one."""
+def solve(problem: Problem, config: Plan) -> Solution:
+    """Policy iteration."""
     nodes, last, discount = len(problem.last), problem.last, config.discount
     itself = np.arange(nodes)
     open_ends = np.flatnonzero(last & ~problem.terminal)
-    choice = np.full(nodes, -1, np.int64) if start is None else start.choice
-    after = np.zeros(nodes) if start is None else start.after
+    choice = np.full(nodes, -1, np.int64)
+    after = np.zeros(nodes)  # what an episode's last state is worth
     values = np.zeros(nodes)
     mean_near = _mean_near(open_ends, last, *problem.near)
     enough = problem.precision
     candidate, starts = np.unique(problem.source, return_index=True)
+    counts = np.diff(np.append(starts, len(problem.source)))
     for _ in range(config.improvements):
         onward = np.where(last, itself, itself + 1)
         reward = np.where(last, (1 - discount) * after, problem.step_reward)
@@ -147,11 +146,11 @@ def solve(problem: Problem, config: Plan, start: Solution | None = None) -> Solu
         values = evaluate(onward, reward, discount)
 
         step, worth = problem.worth(values)
-        best = _highest(worth, starts)
         better = np.full(nodes, -1, np.int64)
         # A node keeps its course unless another is truly better, so that rounding can't make it waver.
-        rises = worth[best] > np.maximum(step, values)[candidate] + enough
-        better[candidate[rises]] = best[rises]
+        if len(starts):
+            rises = np.maximum.reduceat(worth, starts) > np.maximum(step, values)[candidate] + enough
+            better[candidate[rises]] = _highest(worth, starts[rises], counts[rises])
         back = (choice >= 0) & (step > values + enough)
         stays = (choice >= 0) & ~back & (better < 0)
         better[stays] = choice[stays]
@@ -162,7 +161,7 @@ def solve(problem: Problem, config: Plan, start: Solution | None = None) -> Solu
         choice, after = better, fresh
         if settled:
             break
-    return Solution(choice, values, after)
+    return Solution(choice, values)
 
 
 def evaluate(onward: np.ndarray, reward: Float[np.ndarray, " nodes"], discount: float) -> Float[np.ndarray, " nodes"]:
@@ -175,13 +174,17 @@ def evaluate(onward: np.ndarray, reward: Float[np.ndarray, " nodes"], discount: 
     return total
 
 
-def _highest(worth: Float[np.ndarray, " edges"], starts: np.ndarray) -> Integer[np.ndarray, " groups"]:
-    """The first of the highest of each group of edges; a group ends where the next one starts."""
+def _highest(
+    worth: Float[np.ndarray, " edges"], starts: Integer[np.ndarray, " groups"], counts: Integer[np.ndarray, " groups"]
+) -> Integer[np.ndarray, " groups"]:
+    """The first of the highest of each group of edges."""
     if not len(starts):
         return starts
-    counts = np.diff(np.append(starts, len(worth)))
-    top = np.flatnonzero(worth == np.repeat(np.maximum.reduceat(worth, starts), counts))
-    return top[np.searchsorted(top, starts)]
+    first = np.cumsum(counts) - counts
+    edge = np.arange(counts.sum()) + np.repeat(starts - first, counts)
+    inside = worth[edge]
+    top = np.flatnonzero(inside == np.repeat(np.maximum.reduceat(inside, first), counts))
+    return edge[top[np.searchsorted(top, first)]]
 
 
 def slope(data: Trajectories, graph: StitchGraph, discount: float) -> float:
