@@ -99,11 +99,23 @@ def test_an_empty_choice_and_an_episode_that_is_not_there_are_errors() -> None:
 
 @given(trajectories(), st.floats(0.01, 1))
 def test_no_episode_left_out_of_the_best_is_better_than_one_in_it(data: Trajectories, fraction: float) -> None:
+    data = replace(data, provenance=None)
     best = data.best(fraction)
     assert len(best) == max(1, round(fraction * len(data)))
     threshold = np.sort(data.returns)[::-1][len(best) - 1]
     assert best.returns.min() == threshold
     assert sorted(best.returns) == sorted(np.sort(data.returns)[::-1][: len(best)])
+
+
+@pytest.mark.parametrize(("returns", "stitched_wins"), [((100, 109), False), ((100, 112), True), ((-100, -95), False)])
+def test_a_stitched_episode_ranks_above_a_logged_one_only_if_better_by_a_tenth(returns, stitched_wins) -> None:
+    data = two_episodes()
+    rewards = np.zeros(data.steps)
+    rewards[data.offsets[:-1]] = returns
+    jump = np.arange(data.steps) == data.offsets[1]
+    provenance = replace(Provenance.logged(data.offsets), stitched=jump)
+    data = replace(data, rewards=rewards, provenance=provenance)
+    assert data.best(0.5).returns[0] == returns[stitched_wins]
 
 
 def test_the_best_keep_their_order() -> None:

@@ -168,7 +168,9 @@ def this_call() -> Row:
 
 
 def commit() -> str:
-    """Of the code that is running, with a plus where files differ from it; TRAJSTITCH_COMMIT where there is no git."""
+    """Of the code that is running: TRAJSTITCH_COMMIT if set, else git's, with a plus where files differ from it."""
+    if told := os.environ.get("TRAJSTITCH_COMMIT"):
+        return told[:10]
 
     def git(*words: str) -> str:
         here = Path(__file__).parent
@@ -178,4 +180,4 @@ def commit() -> str:
         changed = git("status", "--porcelain", "--untracked-files=no", "--", str(Path(__file__).parents[1]))
         return git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("TRAJSTITCH_COMMIT", "unknown")
+        return "unknown"
