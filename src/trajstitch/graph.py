@@ -262,8 +262,11 @@ class StitchGraph:
     def load(cls, path: str | Path) -> "StitchGraph":
         try:
             with safe_open(path, framework="numpy") as file:
-                metadata = file.metadata() or {}
-                tensors: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                metadata, names = file.metadata() or {}, list(file.keys())
+            tensors: dict[str, Any] = {}
+            for name in names:  # opened for each anew, since what an open file has read stays in memory
+                with safe_open(path, framework="numpy") as file:
+                    tensors[name] = file.get_tensor(name)
             if metadata.get("format") != "trajstitch graph 1":
                 raise KeyError("format")
             judged = "edges/action" in tensors
