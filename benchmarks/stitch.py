@@ -1,19 +1,24 @@
-"""What a pass costs a transition, on the graph and step by step, and what each stage costs.
+"""What each stage of stitching costs as the data grows, and a pass on the graph beside the step-by-step way.
 
-    python benchmarks/stitch.py --set hopper/medium-replay --transitions 200000 --json stitch.json
+    python benchmarks/stitch.py --sizes 50000 100000 200000 --json stitch.json
+    python benchmarks/stitch.py --write-docs stitch.json h200.json
 
 The step-by-step way is the one of the paper's authors' public code: at each step a KD-tree query around s and s',
 then the dynamics ensemble and V on the candidates. It is timed on a sample of steps, in the same process, on the
-same data, models and candidates as the graph. Models are trained briefly: their quality does not matter here.
+same data, models and candidates as the graph. Models are trained briefly: their quality does not matter here, and
+what training them takes is told by rates. Each size is measured in a process of its own, so that its memory is.
+`--write-docs` measures nothing: it writes docs/results/speed.md from files of measurements.
 """
 
 import argparse
 import json
-import os
-import platform
 import resource
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,16 +31,18 @@ from rich.table import Table
 from scipy.spatial import KDTree
 
 from trajstitch import console
+from trajstitch.crowding import spread
+from trajstitch.fit import begin, fit
 from trajstitch.graph import Judge, Models, Reach, build
 from trajstitch.models.value import TwinValue, Value, fit_value, values
-from trajstitch.neighbours import Near, neighbours
-from trajstitch.passes import Rules, one_pass, rebuild
+from trajstitch.neighbours import Near
+from trajstitch.passes import Rules, one_pass
 from trajstitch.paths import Paths
-from trajstitch.plan import Plan, plan
+from trajstitch.runs import command_line, machine, versions
 from trajstitch.sets.collect import Collect, collect
 from trajstitch.stitching import PRESETS, fit_models
 from trajstitch.trajectories import Trajectories
-from trajstitch.transitions import Scale
+from trajstitch.transitions import Scale, transitions
 
 PAD = 64
 """Candidates that the step-by-step way evaluates at once, so that nothing compiles twice."""
@@ -66,16 +73,26 @@ def step_by_step(data: Trajectories, models: Models, value: Value, k: int, sampl
     return (time.perf_counter() - start) / sample
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--set", default="hopper/medium-replay")
-    parser.add_argument("--transitions", type=int, default=200_000)
-    parser.add_argument("--steps", type=int, default=500, help="gradient steps a model")
-    parser.add_argument("--sample", type=int, default=200, help="steps of the step-by-step way")
-    parser.add_argument("--k", type=int, default=16)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+def value_rate(data: Trajectories, seeds: int, seconds: float) -> float:
+    """Updates of V a second, each of all seeds together."""
+    config = TwinValue()
+    init = eqx.filter_vmap(lambda key: config.init(key, data))
+    state = begin(config, init(jax.random.split(jax.random.key(0), seeds)), jax.random.split(jax.random.key(1), seeds))
+    chunk = 200 if jax.default_backend() == "cpu" else 5000
+    times: list[float] = []
 
+    def each(state: Any, metrics: dict[str, float]) -> None:
+        times.append(time.perf_counter())
+        if times[-1] - times[0] > seconds and len(times) > 1:
+            raise StopIteration
+
+    with suppress(StopIteration):
+        fit(config, state, transitions(data), every=chunk, title="value, for its rate", each=each)
+    return chunk * (len(times) - 1) / (times[-1] - times[0])
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Everything about one size."""
     stages: dict[str, float] = {}
 
     def timed(name: str, work: Callable[[], Any]) -> Any:
@@ -85,7 +102,7 @@ def main() -> None:
         console.log(f"{name}: {stages[name]:.2f} s")
         return result
 
-    data = timed("collect", lambda: collect(Collect(options.set, transitions=options.transitions)))
+    data = timed("collect", lambda: collect(Collect(options.set, transitions=options.sizes[0])))
     quick = PRESETS["quick"]
     assert quick.forward is not None
     brief = replace(
@@ -96,51 +113,119 @@ def main() -> None:
         forward=replace(quick.forward, members=3, steps=options.steps),
     )
     key = jax.random.key(0)
-    models, _ = timed("models", lambda: fit_models(brief, data, key))
-    value, _ = timed("value", lambda: fit_value(TwinValue(steps=options.steps), data, key))
+    models, _ = fit_models(brief, data, key)
+    value, _ = fit_value(TwinValue(steps=options.steps), data, key)
     near = Near(k=options.k)
-    scale = Scale(data.observations)
-    states = np.asarray(scale.apply(jnp.asarray(data.observations, jnp.float32)))
-    episode = np.repeat(np.arange(len(data)), data.lengths + 1)
-    timed("neighbours alone", lambda: neighbours(states, episode, near))
-    graph = timed("graph, neighbours included", lambda: build(data, models, near, Reach(64.0, 0.2)))
+    graph = timed("graph", lambda: build(data, models, near, Reach(256.0, 0.2)))
     judge = Judge(models, data.observations)
 
     def value_of(nodes: np.ndarray) -> np.ndarray:
         return values(value, data.observations[nodes])
 
-    paths = timed("first pass, compiling", lambda: one_pass(Paths.of(data), graph, judge, value_of, Rules()))[0]
+    paths = one_pass(Paths.of(data), graph, judge, value_of, Rules())[0]
     timed("first pass", lambda: one_pass(Paths.of(data), graph, judge, value_of, Rules()))
     timed("second pass", lambda: one_pass(paths, graph, judge, value_of, Rules()))
-    decisions, _ = timed("plan", lambda: plan(data, graph, Plan()))
-    timed("rebuild by the plan", lambda: rebuild(Paths.of(data), graph, decisions, judge, Rules()))
-    slow = timed("step by step", lambda: step_by_step(data, models, value, options.k, options.sample))
-
+    assert quick.plan is not None
+    timed("plan for all", lambda: spread(data, graph, judge, quick.plan, Rules()))  # pyright: ignore[reportArgumentType]
+    slow = step_by_step(data, models, value, options.k, options.sample)
     fast = stages["first pass"] / data.steps
-    table = Table("stage", "seconds", title=f"{options.set}, {data.steps:,} transitions × {data.observation_size}")
-    for name, seconds in stages.items():
-        table.add_row(name, f"{seconds:,.2f}")
+    return {
+        "set": options.set,
+        "transitions": data.steps,
+        "dimensions": data.observation_size,
+        "edges": len(graph.edges),
+        "stages": stages,
+        "microseconds_step_by_step": 1e6 * slow,
+        "microseconds_on_the_graph": 1e6 * fast,
+        "ratio": slow / fast,
+        "value_updates_per_second": {str(n): value_rate(data, n, options.seconds) for n in (1, 3)},
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "machine": machine(),
+        "versions": versions(),
+    }
+
+
+STAGES = ("collect", "graph", "first pass", "second pass", "plan for all")
+
+
+def columns(row: dict[str, Any]) -> list[str]:
+    one, three = (row["value_updates_per_second"][seeds] for seeds in ("1", "3"))
+    return [
+        row["set"],
+        f"{row['transitions']:,} × {row['dimensions']}",
+        *(f"{row['stages'][stage]:,.2f}" for stage in STAGES),
+        f"{row['microseconds_step_by_step']:,.0f}",
+        f"{row['microseconds_on_the_graph']:,.2f}",
+        f"1/{row['ratio']:,.0f}",
+        f"{one:,.0f}",
+        f"{one / three:.2f}",
+        f"{row['peak_bytes'] / 2**30:.1f}",
+    ]
+
+
+TITLES = ("set", "transitions", *STAGES, "step by step, µs", "pass, µs", "ratio", "V/s", "3 seeds", "GiB")
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    table = Table(*TITLES, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*columns(row))
     console.stdout().print(table)
-    console.stdout().print(
-        f"a transition costs {1e6 * slow:,.0f} µs step by step and {1e6 * fast:,.3f} µs on the graph: "
-        f"1/{slow / fast:,.0f}; {len(graph.edges):,} edges; "
-        f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:,.1f} GiB at most"
-    )
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        "# How fast stitching is",
+        "",
+        "Seconds by stage: collecting the data, the graph (neighbours, likelihoods, actions, rewards), one greedy pass "
+        "of Algorithm 1 over logged data and one over stitched data, and the default preset's plan for all "
+        "trajectories. Microseconds a transition: walking step by step (a KD-tree query and model calls at each, as "
+        "the authors' public code does) and a pass on the graph, in the same run, and their ratio. V/s: updates of the "
+        "value function a second; 3 seeds: the time of an update of three seeds together over that of one. GiB: the "
+        "most memory the process held. Written by `python benchmarks/stitch.py --write-docs` from measurements by the "
+        "same script.",
+    ]
+    by_machine: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_machine.setdefault(row["machine"], []).append(row)
+    for name, group in by_machine.items():
+        known = ", ".join(f"{package} {version}" for package, version in group[0]["versions"].items())
+        lines += ["", f"## {name}", "", f"| {' | '.join(TITLES)} |", f"|{' --- |' * len(TITLES)}"]
+        lines += [f"| {' | '.join(columns(row))} |" for row in group]
+        lines += ["", f"Command: `{group[0]['asked']}`. Versions: {known}."]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--set", default="hopper/medium-replay")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[50_000, 100_000, 200_000], help="transitions")
+    parser.add_argument("--steps", type=int, default=500, help="gradient steps a model")
+    parser.add_argument("--sample", type=int, default=200, help="steps of the step-by-step way")
+    parser.add_argument("--seconds", type=float, default=3.0, help="that V's rate is measured for")
+    parser.add_argument("--k", type=int, default=16)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--write-docs", type=Path, nargs="+", metavar="JSON")
+    options = parser.parse_args()
+    if options.write_docs:
+        rows = [row for file in options.write_docs for row in json.loads(file.read_text())]
+        Path("docs/results/speed.md").write_text(page(rows))
+        return
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for size in options.sizes if len(options.sizes) > 1 else ():
+            part = Path(folder) / f"{size}.json"
+            words = ("set", "steps", "sample", "seconds", "k")
+            told = [word for name in words for word in (f"--{name}", str(getattr(options, name)))]
+            command = [sys.executable, __file__, *told, "--sizes", str(size), "--json", str(part)]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            rows += json.loads(part.read_text())
+    rows = rows or [measure(options)]
+    rows = [{**row, "asked": command_line()} for row in rows]
+    show(rows)
     if options.json:
-        result = {
-            "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
-            "device": jax.devices()[0].device_kind,
-            "set": options.set,
-            "transitions": data.steps,
-            "dimensions": data.observation_size,
-            "edges": len(graph.edges),
-            "stages": stages,
-            "microseconds_step_by_step": 1e6 * slow,
-            "microseconds_on_the_graph": 1e6 * fast,
-            "ratio": slow / fast,
-            "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        }
-        options.json.write_text(json.dumps(result, indent=2))
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

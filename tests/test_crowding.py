@@ -67,6 +67,15 @@ def test_with_room_for_all_a_walk_gains_at_least_what_the_plan_alone_does():
     assert spread(data, graph, judge, Plan(discount=0.95), Rules())[1].mean_return >= alone.mean_return
 
 
+def test_without_a_jump_the_data_stays_as_it_is():
+    data = random_data(np.random.default_rng(3), coarse=False)
+    graph = build(data, models(), Near(k=4), Reach(-1e9))
+    assert len(graph.edges) == 0
+    paths, summary = spread(data, graph, Judge(models(), data.observations), Plan(most_visits=0.4), Rules())
+    np.testing.assert_array_equal(paths.node, np.arange(len(data.observations)))
+    assert (summary.proposed, summary.accepted, summary.states_kept) == (0, 0, 1.0)
+
+
 def test_the_same_seed_gives_the_same_paths():
     data, graph, judge = world(7)
     config = Plan(discount=0.95, most_visits=0.4)

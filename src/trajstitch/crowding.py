@@ -153,7 +153,8 @@ def _choose(
         asking, way = asking[there], way[there]
         worth[asking, way] = -np.inf  # it is tried once
         wanted = np.where(way == 0, -1, ways.offsets[node[asking]] + way - 1)
-        target = np.where(way == 0, node[asking] + 1, targets[wanted])
+        target = node[asking] + 1
+        target[way > 0] = targets[wanted[way > 0]]
         free = ~met.has(place[asking], target)
         foreign = episode[target] != walker[asking]
         before = np.zeros(len(asking), np.int64)  # those who ask for the same state in the same moment
