@@ -167,9 +167,10 @@ TITLES = ("set", "transitions", *STAGES, "step by step, µs", "pass, µs", "rati
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    table = Table(*TITLES, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*columns(row))
+    table = Table("", *(f"{row['transitions']:,}" for row in rows), box=None, pad_edge=False, title=rows[0]["set"])
+    for title, *cells in zip(TITLES, *map(columns, rows), strict=True):
+        if title not in ("set", "transitions"):
+            table.add_row(title, *cells)
     console.stdout().print(table)
 
 
