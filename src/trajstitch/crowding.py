@@ -23,8 +23,8 @@ from trajstitch.plan import Plan, Problem, Solution, provenance, solve
 from trajstitch.trajectories import Trajectories
 from trajstitch.walk import MET_SLOTS, Decisions, Met, Walks, in_order
 
-FEWEST = 3
-"""Trajectories that any state takes, however few there are."""
+FEWEST = 20
+"""Trajectories that any state takes, however few there are in all."""
 LATE_PARTS = 2
 """Parts in which those that were not rebuilt try again."""
 
