@@ -56,7 +56,7 @@ def measured(cell: Cell, data_path: str, cores: int) -> list[dict[str, Any]]:
     from trajstitch.scores import normalised
 
     data = trajstitch.load(f"npz:{data_path}")
-    facts = data.metadata
+    facts, seen = data.metadata, data.observations[data.state_rows]
     begun = time.monotonic()
     policies = trained(cell, data, cores)
     seconds = (time.monotonic() - begun) / len(policies)
@@ -65,8 +65,13 @@ def measured(cell: Cell, data_path: str, cores: int) -> list[dict[str, Any]]:
         rollout = Rollout(facts.environment or "", facts.observation_space, policy, FIRST_SEED, cell.episodes)
         returns = roll_out(rollout)
         asked = {name: value for name, value in asdict(cell).items() if name != "seeds"}
-        score = float(normalised(np.mean(returns), facts))
-        made = {"returns": returns, "score": score, "seconds": round(seconds, 1), "cores": cores}
+        made = {
+            "returns": returns,
+            "score": float(normalised(np.mean(returns), facts)),
+            "action_error": float(np.square(policy.act(seen) - data.actions).mean()),
+            "seconds": round(seconds, 1),
+            "cores": cores,
+        }
         rows.append({**asked, "seed": policy.seed, **made, "machine": machine(), "versions": versions()})
     return rows
 
