@@ -38,7 +38,8 @@ their scores. d3rlpy departs from the authors' code in these, where we do not:
   in turn, each by the V just moved.
 
 An episode that was cut off by its time limit loses its last step in d3rlpy, whose data has no observation after it, as
-in D4RL's own loader; we keep it, and bootstrap from what was observed. Both depart from IQL's authors in starting from PyTorch's weights; theirs are orthogonal.
+in D4RL's own loader; we keep it, and bootstrap from what was observed. Both libraries start IQL
+from PyTorch's weights, where its authors' are orthogonal.
 """
 
 
