@@ -14,7 +14,8 @@ from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.policies.iql import IQL
 from trajstitch.policies.policy import Policy
 from trajstitch.policies.td3_bc import TD3BC
-from trajstitch.stitching import fit_models, improve, keys_of, stitch
+from trajstitch.pool import usual_size
+from trajstitch.stitching import fit_models, improve, improve_together, keys_of, stitch
 from trajstitch.training import train, train_together
 
 SETS = [collect(episodes, 20, seed) for episodes, seed in ((10, 0), (3, 1), (70, 2))]
@@ -62,6 +63,23 @@ def test_each_of_several_stitching_seeds_gets_what_it_gets_alone(config):
         alone, _ = improve(config, data, models, graph, keys_of(5 + number)[1])
         assert one.equals(alone.trajectories())
     assert not several[1].equals(several[2])
+
+
+def test_passes_share_one_compiled_loop():
+    from trajstitch.fit import _chunk
+
+    data = collect(episodes=36, length=30)
+    models, _ = fit_models(GREEDY, data, keys_of(0)[0])
+    graph = build(data, models, GREEDY.near, GREEDY.reach)
+    programs, steps = [], []
+
+    def each(courses):
+        programs.append(_chunk._cached._cache_size())  # pyright: ignore
+        steps.append(len(courses[0].paths.kind))
+
+    improve_together(GREEDY, data, models, graph, [keys_of(0)[1]], each=each)
+    assert usual_size(steps[0]) != usual_size(data.steps), "D_1 must be shorter for the test to say anything"
+    assert len(set(programs)) == 1
 
 
 def test_seeds_that_could_not_differ_are_refused():

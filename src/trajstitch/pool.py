@@ -33,16 +33,17 @@ def usual_size(rows: int) -> int:
     return power // 4 * 3 if power > SMALLEST and rows <= power // 4 * 3 else power
 
 
-def end_to_end(parts: Iterable[Any], counts: Sequence[int]) -> tuple[Any, Ranges]:
+def end_to_end(parts: Iterable[Any], counts: Sequence[int], room: int = 0) -> tuple[Any, Ranges]:
     """Data sets (pytrees of arrays with one row a step), of so many rows each, in one table; and where each stands.
 
-    Each is copied as it comes, so a generator of them needs the memory of one beside the table.
+    Each is copied as it comes, so a generator of them needs the memory of one beside the table. The table has `room`
+    for so many rows at least.
     """
     table: Any = None
     ends = np.cumsum(counts)
     for part, count, end in zip(parts, counts, ends, strict=True):
         if table is None:
-            size = usual_size(int(ends[-1]))
+            size = usual_size(max(int(ends[-1]), room))
             table = jax.tree.map(lambda leaf: _zeros((size, *leaf.shape[1:]), leaf.dtype), part)  # noqa: B023
         jax.tree.map(lambda whole, leaf: whole.__setitem__(slice(end - count, end), leaf), table, part)  # noqa: B023
     return table, Ranges(ends - counts, np.asarray(counts))

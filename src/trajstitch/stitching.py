@@ -226,6 +226,7 @@ def improve_together(
             [course.paths.trajectories(provenance=False) for course in courses],
             [jax.random.fold_in(key, number) for key in value_keys],
             [course.value for course in courses if course.value is not None] or None,
+            room=len(keys) * data.steps,  # D_k is mostly shorter than the data
         )
         for seed, (course, (value, worth)) in enumerate(zip(courses, fitted, strict=True)):
             console.log(str(worth))

@@ -89,9 +89,16 @@ def fit_value(
 
 
 def fit_values(
-    config: TwinValue, sets: Sequence[Trajectories], keys: Sequence[PRNGKeyArray], warm: Sequence[Value] | None = None
+    config: TwinValue,
+    sets: Sequence[Trajectories],
+    keys: Sequence[PRNGKeyArray],
+    warm: Sequence[Value] | None = None,
+    room: int = 0,
 ) -> list[tuple[Value, Worth]]:
-    """V of each of several data sets, all trained at once; each is as `fit_value` makes it."""
+    """V of each of several data sets, all trained at once; each is as `fit_value` makes it.
+
+    With `room` for so many steps in all, sets that hold fewer train with the same compiled program.
+    """
     split = [jax.random.split(key) for key in keys]
     if warm is not None and config.warm_steps is not None:
         models = warm
@@ -101,7 +108,7 @@ def fit_values(
     state = begin(config, stack(list(models)), jnp.stack([fit_key for _, fit_key in split]))
     parts = [hold_out(data, config.held_out) for data in sets]
     samples = (transitions(data, train) for data, (train, _) in zip(sets, parts, strict=True))
-    table, ranges = end_to_end(samples, [len(train) for train, _ in parts])
+    table, ranges = end_to_end(samples, [len(train) for train, _ in parts], room)
     best = fit(config, state, table, ranges, title="value").best
     return [
         (member(best, number), _worth(config, member(best, number), data, held))
