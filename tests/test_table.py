@@ -1,228 +1,554 @@
-"""The results table: measured in pieces that add up, and reported as it was measured, losses and gaps included."""
+"""Tables: what we write comes back, real logs are understood, and every bad row is named."""
 
-from dataclasses import replace
+import gzip
+import re
+import resource
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
+from gymnasium.spaces import Box
+from hypothesis import given
 
-from point import collect
-from test_stitching import GREEDY, SMALL
-from trajstitch import stitching
-from trajstitch.environments import REFERENCE
+from strategies import trajectories
+from trajstitch import formats
 from trajstitch.errors import InputError
-from trajstitch.experiments import table
-from trajstitch.experiments.table import Measure, Measurement
-from trajstitch.experiments.table_report import BEGIN, END, Report, report
-from trajstitch.experiments.table_results import Cell, Results, merged, read, scores
-from trajstitch.experiments.table_work import Clock, OutOfTimeError, Work
-from trajstitch.formats.npz import load
-from trajstitch.policies.bc import BC, WeightedBC
-from trajstitch.policies.policy import Policy, load_policies
-from trajstitch.training import train
+from trajstitch.formats import table
+from trajstitch.formats.spellings import SPELLINGS
+from trajstitch.formats.table import Columns
+from trajstitch.trajectories import Finding, Provenance, Trajectories
 
-HOPPER = "hopper/medium-replay"
-CALL = {"commit": "abc", "command": "measure", "machine": "one core", "versions": {"python": "3.13"}}
-
-
-@pytest.fixture(autouse=True)
-def small_presets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(stitching.PRESETS, "default", SMALL)
-    monkeypatch.setitem(stitching.PRESETS, "paper", GREEDY)
+LOG = """\
+episode,step,obs_x,obs_v,action_force,reward,terminated,truncated
+a,0,0.0,1.0,0.5,1,0,0
+a,1,0.1,1.5,0.25,2,0,0
+a,2,0.2,2.0,,,,
+b,0,5.0,0.0,-0.5,3,0,0
+b,1,6.0,0.0,-0.25,4,1,0
+b,2,7.0,0.0,,,,
+"""
 
 
-def tiny(folder: Path, *methods: str, **more) -> Measure:
-    asked = Measure((HOPPER,), methods, 600, steps=40, seeds=2, episodes=1, to=folder / "a.json", work=folder / "work")
-    return replace(asked, **more)
+def load(folder: Path, text: str, columns: Columns | None = None, name: str = "log.csv") -> Trajectories:
+    (folder / name).write_text(text)
+    return table.load(str(folder / name), columns)
 
 
-def add(results: Results, name: str, method: str, found: list[float], **config) -> None:
-    """A cell whose seeds have these scores in two episodes."""
-    low, high = REFERENCE[name.split("/")[0]]
-    row = {
-        "set": name,
-        "method": method,
-        "config": Measure().cell_config(Cell(name, method)) | {"seeds": len(found), "episodes": 2} | config,
-        "returns": [[low + (high - low) * (score + way) / 100 for way in (-1, 1)] for score in found],
-        "seconds": {"train": 10.0, "evaluate": 2.0},
-        "together": 3,
-        "commits": ["abc"],
-    }
-    results.add("policies", row, CALL)
+def load_parquet(folder: Path, content: dict[str, Any], columns: Columns | None = None) -> Trajectories:
+    pyarrow.parquet.write_table(pa.table(content), folder / "log.parquet")
+    return table.load(str(folder / "log.parquet"), columns)
 
 
-def add_stitching(results: Results, name: str, before: float, after: float, error: float) -> None:
-    truth = {"steps": 9, "median_ratio": error, "median_reward_error": 0.5} if after != before else {"steps": 0}
-    row = {
-        "set": name,
-        "preset": "default",
-        "config": {},
-        "before": before,
-        "after": after,
-        "trajectories": 10,
-        "changed": 4,
-        "jumps": 0.01,
-        "states_kept": 0.9,
-        "failed": [] if after != before else ["reward"],
-        "truth": truth,
-        "commits": ["abc", "older"],
-        "seconds": {"collect": 1.0, "models": 2.0, "graph": 3.0, "passes": 4.0, "truth": 5.0},
-    }
-    results.add("stitchings", row, CALL)
+# What we write
 
 
-def test_every_column_is_measured_once(tmp_path):
-    config = tiny(tmp_path, "bc", "top-bc", "ts-bc")
-    table.measure(config)
-    first = config.to.read_text()
-    rows = read(config.to)
-    assert {row["method"]: row["together"] for row in rows["policies"]} == {"bc": 4, "top-bc": 4, "ts-bc": 2}
-    assert all(np.shape(row["returns"]) == (2, 1) for row in rows["policies"])
-    (stitched,) = rows["stitchings"]
-    assert stitched["preset"] == "default"
-    assert stitched["after"] >= stitched["before"]
-    assert {"collect", "models", "truth"} <= {*stitched["seconds"]}
-    assert [call["commit"] != "" for call in rows["calls"]] == [True]
-    assert str(tmp_path) not in first
-
-    table.measure(config)
-    assert config.to.read_text() == first
-    with pytest.raises(InputError, match="with another configuration"):
-        table.measure(replace(config, episodes=2))
-
-    data = load(str(config.work / "data" / "hopper-medium-replay-600-seed-0.npz"))
-    for method, part in (("bc", data), ("top-bc", data.best(0.1))):
-        (path,) = (config.work / "policies").glob(f"hopper-medium-replay-{method}-*")
-        assert same(train(part, config.algorithm(method), seeds=2), load_policies(path))
+@given(trajectories(dtypes=(np.float16, np.float32, np.float64), empty_episodes=True))
+def test_parquet_keeps_everything(tmp_path_factory: pytest.TempPathFactory, data: Trajectories) -> None:
+    path = tmp_path_factory.getbasetemp() / "round.parquet"
+    table.save(data, str(path), force=True)
+    again = table.load(str(path))
+    assert again.equals(data)
+    assert again.metadata == replace(data.metadata, source=f"table:{path}")
+    assert (again.provenance is None) == (data.provenance is None)
+    if data.provenance is not None and again.provenance is not None:
+        for item in fields(Provenance):
+            stored, kept = getattr(data.provenance, item.name), getattr(again.provenance, item.name)
+            assert kept.dtype == stored.dtype
+            np.testing.assert_array_equal(kept, stored)
 
 
-def test_nothing_begins_when_time_is_over_and_all_is_told_as_missing(tmp_path, capsys):
-    config = tiny(tmp_path, "bc", "iql", seconds=0)
-    table.measure(config)
-    assert not config.to.exists()
-    assert "0 of 2 cells are measured" in capsys.readouterr().err
+@given(trajectories(dtypes=(np.float16, np.float32, np.float64), empty_episodes=True))
+def test_csv_keeps_every_value_exactly(tmp_path_factory: pytest.TempPathFactory, data: Trajectories) -> None:
+    path = tmp_path_factory.getbasetemp() / "round.csv"
+    table.save(data, str(path), force=True)
+    again = table.load(str(path))
+    for name in ("observations", "actions", "rewards"):
+        wide = getattr(data, name).astype(np.float64)
+        assert getattr(again, name).dtype == np.float64
+        assert getattr(again, name).tobytes() == wide.tobytes()
+    for name in ("terminated", "truncated", "offsets"):
+        assert np.array_equal(getattr(again, name), getattr(data, name))
+    if data.provenance is not None and again.provenance is not None:
+        for item in fields(Provenance):
+            np.testing.assert_array_equal(getattr(again.provenance, item.name), getattr(data.provenance, item.name))
+    assert (again.provenance is None) == (data.provenance is None)
 
 
-def test_one_failure_costs_its_own_cells_alone(tmp_path, monkeypatch):
-    trained = Work.trained
-    monkeypatch.setattr(Work, "trained", lambda work, algorithm, *rest: trained(work, sound(algorithm), *rest))
-    config = tiny(tmp_path, "weighted-bc", "bc")
-    with pytest.raises(SystemExit, match="weighted BC"):
-        table.measure(config)
-    assert [row["method"] for row in read(config.to)["policies"]] == ["bc"]
-
-
-def sound(algorithm):
-    assert not isinstance(algorithm, WeightedBC)
-    return algorithm
-
-
-def test_a_training_that_the_clock_stops_goes_on_to_the_same_policies(tmp_path):
-    class Brief(Clock):
-        looks = 0
-
-        @property
-        def left(self) -> float:
-            self.looks += 1
-            return 100.0 if self.looks < 3 else 0.0
-
-    algorithm = BC(steps=2500, hidden=(8,), batch_size=16)
-    data = {"one": collect(5, 20), "two": collect(8, 20, seed=1)}
-    with pytest.raises(OutOfTimeError, match="stopped at step 2,000 of 2,500"):
-        Work(tmp_path, Brief(None), "older").trained(algorithm, data, 2, 0, "BC")
-    assert len(list((tmp_path / "training").glob("*.safetensors"))) == 1
-    found = Work(tmp_path, Clock(None), "newer").trained(algorithm, data, 2, 0, "BC")
-    assert found["one"][0].config["commits"] == ["newer", "older"]
-    assert not list((tmp_path / "training").glob("*.safetensors"))
-    for name, some in data.items():
-        assert same(train(some, algorithm, seeds=2), found[name])
-
-
-def same(ones: list[Policy], others: list[Policy]) -> bool:
-    return [one.seed for one in ones] == [other.seed for other in others] and all(
-        np.array_equal(a, b)
-        for one, other in zip(ones, others, strict=True)
-        for layer, layer_too in zip(one.layers, other.layers, strict=True)
-        for a, b in zip(layer, layer_too, strict=True)
+@pytest.mark.parametrize("name", ["log.csv", "log.tsv", "log.csv.gz", "log.parquet", "log.pq"])
+def test_blocks_join_without_a_seam_in_every_kind_of_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    random = np.random.default_rng(0)
+    offsets = np.array([0, 7, 8, 8, 20])
+    data = Trajectories(
+        random.normal(size=(24, 3)),
+        random.normal(size=(20, 2)),
+        random.normal(size=20),
+        random.random(20) < 0.3,
+        random.random(20) < 0.3,
+        offsets,
     )
+    monkeypatch.setattr(table, "BLOCK", 5)
+    table.save(data, str(tmp_path / name), force=False)
+    assert table.load(str(tmp_path / name)).equals(data)
 
 
-def test_long_methods_share_a_training_by_the_sizes_of_their_sets(tmp_path):
-    config = tiny(tmp_path, "bc", "top-bc", "td3-bc", sets=("hopper/medium", "walker2d/medium", "halfcheetah/medium"))
-    jobs = Measurement(config).jobs()
-    assert [[cell.method for cell in job] for job in jobs] == [["bc", "top-bc"]] * 3 + [["td3-bc"], ["td3-bc"] * 2]
-    assert [cell.set for cell in jobs[-1]] == ["walker2d/medium", "halfcheetah/medium"]
-
-
-def test_report_names_losses_ties_and_gaps(tmp_path):
-    first, second = Results(tmp_path / "a.json"), Results(tmp_path / "b.json")
-    add(first, "hopper/medium", "bc", [50, 52, 54])
-    add(first, "hopper/medium", "top-bc", [40, 52, 60])
-    add(second, "hopper/medium", "ts-bc", [10, 12, 14])
-    add(second, "hopper/medium", "ts-top-bc", [41, 51, 61])
-    add(second, "walker2d/expert", "bc", [90, 91, 92])
-    add(second, "walker2d/expert", "ts-bc", [100, 101, 102])
-    add_stitching(first, "hopper/medium", 30, 20, 0.4)
-    add_stitching(second, "walker2d/expert", 90, 90, 0)
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    to = tmp_path / "docs" / "table.json"
-    report(Report((first.path, second.path), to, readme))
-    page, summary = to.with_suffix(".md").read_text(), readme.read_text()
-
-    assert (
-        "| hopper/medium | **52.0 ± 2.0** | **50.7 ± 10.1** | 12.0 ± 2.0 | **51.0 ± 10.0** | – | – | – | – | – |"
-        in page
+def test_a_csv_of_ours_reads_like_a_log(tmp_path: Path) -> None:
+    data = load(tmp_path, LOG)
+    table.save(data, str(tmp_path / "ours.csv"), force=False)
+    lines = (tmp_path / "ours.csv").read_text().splitlines()
+    assert lines[0].replace('"', "") == (
+        "episode,step,observation_0,observation_1,action_0,reward,terminated,truncated"
     )
-    assert "| walker2d/expert | 91.0 ± 1.0 | – | **101.0 ± 1.0** | – |" in page
-    assert f"| hopper/expert | {' | '.join(['–'] * 9)} |" in page
-    assert "TS + BC against BC: worse by more than chance on hopper/medium; better on walker2d/expert; neither" in page
-    assert "TS + 10 % BC against 10 % BC: worse by more than chance nowhere; better nowhere; neither on 1 sets" in page
-    assert "| walker2d/expert | 1.00 [1.00, 1.00] | – |" in page
-    assert "| all measured | 0.50 [0.50, 0.50] |" in page
-    assert "its mean return fell on hopper/medium (30.0 to 20.0)" in page
-    assert "of its length or more on hopper/medium (0.40)" in page
-    assert "so that nothing was stitched, on walker2d/expert (reward)" in page
-    assert "- weighted BC, TD3+BC, IQL: all sets" in page.replace("paper's TS + BC, paper's TS + 10 % BC, ", "")
-    assert "Commits: abc, older (" in page
-    assert to.with_suffix(".svg").read_text().startswith("<?xml")
-    assert summary.startswith(f"before\n{BEGIN}\nThe built-in sets at full size")
-    assert summary.endswith(f"{END}\nafter\n")
-    assert "worse by more than chance on hopper/medium" in summary
-    assert "old" not in summary.replace("gold", "")
-
-    report(Report((), to, readme))
-    assert to.with_suffix(".md").read_text() == page
-    assert readme.read_text() == summary
+    assert lines[1] == "0,0,0,1,0.5,1,false,false"
+    assert lines[3] == "0,2,0.2,2,,,,"
+    assert table.load(str(tmp_path / "ours.csv")).metadata.findings == ()
 
 
-def test_of_two_files_with_one_cell_the_later_one_counts(tmp_path, capsys):
-    first, second = Results(tmp_path / "a.json"), Results(tmp_path / "b.json")
-    add(first, "hopper/medium", "bc", [50, 60])
-    add(second, "hopper/medium", "bc", [10, 20])
-    (row,) = merged((first.path, second.path))["policies"]
-    np.testing.assert_allclose(scores(row), [10, 20], atol=0.1)
-    assert "hopper/medium bc: taken from" in capsys.readouterr().err
+def test_nan_and_infinity_survive_and_are_refused_with_their_place(tmp_path: Path) -> None:
+    data = load(tmp_path, LOG)
+    broken = data.rewards.copy()
+    broken[3] = np.nan
+    data = replace(data, rewards=broken)
+    for name in ("bad.csv", "bad.parquet"):
+        table.save(data, str(tmp_path / name), force=False)
+        assert formats.load(f"table:{tmp_path / name}", allow_nonfinite=True).equals(data)
+        with pytest.raises(InputError, match="rewards hold a NaN or infinite value in episode 1, step 1"):
+            formats.load(f"table:{tmp_path / name}")
 
 
-def test_cells_that_can_not_be_compared_make_no_table(tmp_path):
-    results = Results(tmp_path / "a.json")
-    add(results, "hopper/medium", "bc", [50, 60])
-    add(results, "hopper/expert", "bc", [50, 60], episodes=3)
-    with pytest.raises(InputError, match="different episodes \\(2, 3\\)"):
-        report(Report((results.path,), tmp_path / "table.json", tmp_path / "README.md"))
-    with pytest.raises(InputError, match="not a file of the table's measurements"):
-        merged([Path(__file__)])
+def test_columns_get_the_names_asked_for_and_parquet_remembers_them(tmp_path: Path) -> None:
+    data = load(tmp_path, LOG)
+    names = Columns(episode=("run",), observations=("position", "speed"), actions=("u*",), reward="gain")
+    table.save(data, str(tmp_path / "named.parquet"), force=False, columns=names)
+    header = pyarrow.parquet.read_schema(tmp_path / "named.parquet").names
+    assert header == ["run", "step", "position", "speed", "u0", "gain", "terminated", "truncated"]
+    assert table.load(str(tmp_path / "named.parquet")).equals(data)
+
+
+def test_what_the_user_says_comes_before_what_our_file_says(tmp_path: Path) -> None:
+    names = Columns(observations=("position", "speed"), actions=("u",), reward="gain")
+    table.save(load(tmp_path, LOG), str(tmp_path / "named.parquet"), force=False, columns=names)
+    data = table.load(str(tmp_path / "named.parquet"), Columns(observations=("speed",), action_low=(-2,)))
+    assert data.observation_size == 1
+    assert data.rewards.tolist() == [1, 2, 3, 4]
+    assert data.metadata.action_space == Box(-2, np.inf, (1,), np.float64)
+
+
+def test_damaged_metadata_of_ours_is_said(tmp_path: Path) -> None:
+    content = pa.table({"obs": [1.0]}).replace_schema_metadata({"trajstitch": "{}"})
+    pyarrow.parquet.write_table(content, tmp_path / "log.parquet")
+    with pytest.raises(InputError, match="its metadata is damaged"):
+        table.load(str(tmp_path / "log.parquet"))
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("columns", "complaint"),
     [
-        ({"methods": ("cql",)}, "unknown method 'cql'"),
-        ({"sets": ("hoper/medium",)}, "did you mean"),
-        ({"seeds": 0}, "seeds"),
+        (Columns(observations=("x",)), "names 1 columns, but there are 2"),
+        (Columns(reward="episode"), "two columns would be named 'episode'"),
     ],
 )
-def test_what_can_not_be_measured_is_refused_at_once(tmp_path, wrong, said):
-    with pytest.raises(InputError, match=said):
-        table.measure(tiny(tmp_path, "bc", **wrong))
+def test_names_that_do_not_fit_are_refused(tmp_path: Path, columns: Columns, complaint: str) -> None:
+    data = load(tmp_path, LOG)
+    with pytest.raises(InputError, match=complaint):
+        table.save(data, str(tmp_path / "named.csv"), force=False, columns=columns)
+    assert not (tmp_path / "named.csv").exists()
+
+
+def test_an_existing_file_is_only_replaced_by_force(tmp_path: Path) -> None:
+    data = load(tmp_path, LOG)
+    with pytest.raises(InputError, match="exists already"):
+        table.save(data, str(tmp_path / "log.csv"), force=False)
+    with pytest.raises(InputError, match="exists already"):
+        table.require_free(str(tmp_path / "log.csv"), force=False)
+    assert (tmp_path / "log.csv").read_text() == LOG
+    table.save(data, str(tmp_path / "log.csv"), force=True)
+    assert table.load(str(tmp_path / "log.csv")).equals(data)
+
+
+def test_a_name_without_a_known_ending_is_refused_before_the_work(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"name a table to write \.parquet or \.csv"):
+        table.require_free(str(tmp_path / "log.xlsx"), force=False)
+
+
+@pytest.mark.parametrize("name", ["full.csv", "full.csv.gz", "full.parquet"])
+def test_a_full_disk_is_said_and_nothing_half_made_stays(tmp_path: Path, name: str) -> None:
+    data = load(tmp_path, LOG)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
+    try:
+        with pytest.raises(InputError, match="the disk is full; nothing was written"):
+            table.save(data, str(tmp_path / name), force=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["log.csv"]
+
+
+# What others write
+
+
+def test_a_last_row_without_an_action_is_where_the_episode_ended(tmp_path: Path) -> None:
+    data = load(tmp_path, LOG)
+    assert data.lengths.tolist() == [2, 2]
+    assert data.observations.tolist() == [[0, 1], [0.1, 1.5], [0.2, 2], [5, 0], [6, 0], [7, 0]]
+    assert data.actions[:, 0].tolist() == [0.5, 0.25, -0.5, -0.25]
+    assert data.rewards.tolist() == [1, 2, 3, 4]
+    assert data.episode_terminated.tolist() == [False, True]
+    assert data.metadata.name == "log"
+    assert [finding.detail for finding in data.metadata.findings] == [
+        "guessed: observations = obs_x, obs_v",
+    ]
+
+
+def test_a_flag_on_the_last_observation_belongs_to_the_step_before_it(tmp_path: Path) -> None:
+    moved = LOG.replace("a,2,0.2,2.0,,,,", "a,2,0.2,2.0,,,0,1")
+    data = load(tmp_path, moved)
+    assert data.episode_truncated.tolist() == [True, False]
+    assert data.truncated.tolist() == [False, True, False, False]
+
+
+def test_without_labels_a_row_without_an_action_ends_an_episode(tmp_path: Path) -> None:
+    text = "\n".join(",".join(line.split(",")[2:]) for line in LOG.splitlines()) + "\n"
+    assert "episode" not in text
+    assert load(tmp_path, text).equals(load(tmp_path, LOG))
+
+
+def test_an_episode_whose_end_was_not_recorded_gives_up_its_last_row(tmp_path: Path) -> None:
+    data = load(tmp_path, LOG.replace("a,2,0.2,2.0,,,,\n", ""))
+    assert data.lengths.tolist() == [1, 2]
+    assert any("1 episodes don't record the observation they ended in" in f.detail for f in data.metadata.findings)
+
+
+PLAIN = """\
+run;time;x;thrust;gain;crashed;late
+r1;2024-01-01T00:00:02;1;0.1;1;no;no
+r2;2024-01-01T00:00:00;7;0.3;5;no;no
+r1;2024-01-01T00:00:01;0;0.2;2;no;no
+r2;2024-01-01T00:00:01;8;0.4;6;no;yes
+r1;2024-01-01T00:00:03;2;0.5;3;yes;no
+"""
+MAPPING = Columns(
+    episode=("run",),
+    step="time",
+    observations=("x",),
+    actions=("thrust",),
+    reward="gain",
+    terminated="crashed",
+    truncated="late",
+)
+
+
+def test_scattered_rows_are_put_together_by_label_and_time(tmp_path: Path) -> None:
+    data = load(tmp_path, PLAIN, MAPPING)
+    assert data.lengths.tolist() == [2, 1]
+    assert data.observations[:, 0].tolist() == [0, 1, 2, 7, 8]
+    assert data.rewards.tolist() == [2, 1, 5]
+    assert data.episode_terminated.tolist() == [True, False]
+    assert data.episode_truncated.tolist() == [False, True]
+    assert {finding.check for finding in data.metadata.findings} == {"order", "continuity"}
+
+
+def test_without_a_step_column_the_files_order_counts(tmp_path: Path) -> None:
+    data = load(tmp_path, PLAIN.replace("yes", "no"), replace(MAPPING, step=None))
+    assert data.observations[:, 0].tolist() == [1, 0, 2, 7, 8]
+
+
+@pytest.mark.parametrize("zone", ["", "Z"])
+def test_times_may_have_a_zone(tmp_path: Path, zone: str) -> None:
+    text = "\n".join(line.replace(";", f"{zone};", 2).replace(f"{zone};", ";", 1) for line in PLAIN.splitlines())
+    text = text.replace(f"time{zone}", "time")
+    assert load(tmp_path, text, MAPPING).equals(load(tmp_path, PLAIN, MAPPING))
+
+
+def test_several_columns_together_name_an_episode(tmp_path: Path) -> None:
+    text = "robot,run,t,s,a,r\nA,0,0,1,1,1\nB,0,0,2,2,2\nA,0,1,3,3,3\nB,0,1,4,4,4\nA,1,0,5,5,5\nA,1,1,6,6,6\n"
+    columns = Columns(episode=("robot", "run"), step="t", observations=("s",), actions=("a",), reward="r")
+    assert load(tmp_path, text, columns).observations[:, 0].tolist() == [1, 3, 2, 4, 5, 6]
+    with pytest.raises(InputError, match="rows 1 and 2 are the same step of the same episode"):
+        load(tmp_path, text, replace(columns, episode=("run",)))
+
+
+def test_end_flags_alone_divide_the_rows(tmp_path: Path) -> None:
+    text = "obs,action,reward,done,next_obs\n0,1,1,False,1\n1,1,1,True,2\n7,1,1,False,8\n8,1,1,True,9\n"
+    data = load(tmp_path, text)
+    assert data.lengths.tolist() == [2, 2]
+    assert data.observations[:, 0].tolist() == [0, 1, 2, 7, 8, 9]
+    assert data.terminated.tolist() == [False, True, False, True]
+    assert "time-outs can't be told" in data.metadata.findings[-1].detail
+
+
+def test_labels_without_end_columns_leave_the_ends_open_and_say_so(tmp_path: Path) -> None:
+    data = load(tmp_path, "episode,obs,action,reward\n0,1,1,1\n0,2,1,1\n1,3,1,1\n1,4,1,1\n")
+    assert data.lengths.tolist() == [1, 1]
+    assert not (data.terminated | data.truncated).any()
+    assert any(finding.check == "ends" for finding in data.metadata.findings)
+
+
+def test_vectors_in_parquet_columns_are_read_as_lerobot_writes_them(tmp_path: Path) -> None:
+    states = [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]
+    data = load_parquet(
+        tmp_path,
+        {
+            "observation.state": pa.array(states, pa.list_(pa.float32(), 2)),
+            "action": pa.array([[0.5], [0.25], [0.5], [0.25]], pa.list_(pa.float32())),
+            "next.reward": pa.array([1, 2, 3, 4], pa.float32()),
+            "next.done": [False, True, False, True],
+            "episode_index": [0, 0, 1, 1],
+            "frame_index": [0, 1, 0, 1],
+            "task": ["push", "push", "push", "push"],
+        },
+    )
+    assert data.observations.tolist() == states
+    assert data.observations.dtype == data.actions.dtype == np.float32
+    assert data.lengths.tolist() == [1, 1]
+    assert Finding("left out", "note", "columns that are not used: task") in data.metadata.findings
+
+
+def test_columns_of_different_types_meet_in_the_widest(tmp_path: Path) -> None:
+    content = {
+        "episode": [0, 0],
+        "observation_a": pa.array([1, 2], pa.float32()),
+        "observation_b": pa.array([True, False]),
+        "action": pa.array([1, 2], pa.int64()),
+        "reward": pa.array([1, 2], pa.decimal128(5, 2)),
+    }
+    data = load_parquet(tmp_path, content)
+    assert data.observations.dtype == np.float32
+    assert data.actions.dtype == data.rewards.dtype == np.float64
+    assert data.observations.tolist() == [[1, 1], [2, 0]]
+
+
+def test_numbered_columns_are_put_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    names = [f"obs_{number}" for number in (0, 1, 10, 2, 3, 4, 5, 6, 7, 8, 9)]
+    header = ",".join([*names, "action", "reward", "episode"])
+    row = ",".join([name.removeprefix("obs_") for name in names] + ["1", "1", "0"])
+    for columns in (None, Columns(observations=("obs_*",))):
+        assert load(tmp_path, f"{header}\n{row}\n{row}\n", columns).observations[0].tolist() == list(range(11))
+
+
+def test_a_log_that_starts_with_whole_numbers_may_go_on_with_others(tmp_path: Path) -> None:
+    rows = "".join(f"0,{row},1,1\n" for row in range(200_000))
+    data = load(tmp_path, f"episode,obs,action,reward\n{rows}0,0.5,0.5,0.5\n0,1,1,1\n")
+    assert data.observations[-2, 0] == 0.5
+
+
+def test_spaces_byte_order_marks_and_compression_do_no_harm(tmp_path: Path) -> None:
+    spaced = "\ufeff" + LOG.replace(",", ", ").replace("\n", "\r\n")
+    assert load(tmp_path, spaced).equals(load(tmp_path, LOG))
+    (tmp_path / "log.csv.gz").write_bytes(gzip.compress(LOG.encode()))
+    assert table.load(str(tmp_path / "log.csv.gz")).equals(load(tmp_path, LOG))
+
+
+def test_what_the_user_knows_of_the_log_becomes_metadata(tmp_path: Path) -> None:
+    known = Columns(environment="Hopper-v5", action_low=(-1,), action_high=(2,))
+    metadata = load(tmp_path, LOG, known).metadata
+    assert metadata.environment is not None
+    assert '"Hopper-v5"' in metadata.environment
+    assert metadata.action_space == Box(-1, 2, (1,), np.float64)
+
+
+@pytest.mark.parametrize(
+    ("known", "complaint"),
+    [
+        (Columns(action_low=(1,), action_high=(-1,)), "the lowest action must be below the highest"),
+        (Columns(action_low=(-1, -1, -1)), "3 lowest and 1 highest values don't go with 1 actions"),
+        (Columns(environment="Hoper-v5"), r"unknown environment 'Hoper-v5' \(did you mean 'Hopper-v5'\?\)"),
+    ],
+)
+def test_wrong_knowledge_is_refused(tmp_path: Path, known: Columns, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        load(tmp_path, LOG, known)
+
+
+# Which column is what
+
+
+def test_a_toml_file_names_the_columns(tmp_path: Path) -> None:
+    (tmp_path / "columns.toml").write_text(
+        'episode = "run"\nstep = "time"\nobservations = ["x"]\nactions = "thrust"\nreward = "gain"\n'
+        'terminated = "crashed"\ntruncated = "late"\naction_low = -1\naction_high = [1.5]\n'
+    )
+    columns = Columns.from_toml(tmp_path / "columns.toml")
+    assert columns == replace(MAPPING, action_low=(-1,), action_high=(1.5,))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('rewards = "r"', r"unknown key 'rewards' \(did you mean 'reward'\?\): the keys are episode, step"),
+        ("reward = 3", "reward = 3 must be text"),
+        ('reward = ["a", "b"]', r"reward = \['a', 'b'\] must be text"),
+        ("observations = [1]", r"observations = \[1\] must be text or a list of text"),
+        ('action_low = "low"', "action_low = 'low' must be numbers or a list of numbers"),
+        ("action_low = true", "action_low = True must be numbers"),
+        ("reward =", r"columns\.toml: is not a TOML file"),
+    ],
+)
+def test_a_slip_in_the_toml_file_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+    (tmp_path / "columns.toml").write_text(text)
+    with pytest.raises(InputError, match=complaint):
+        Columns.from_toml(tmp_path / "columns.toml")
+    with pytest.raises(InputError, match="no such file"):
+        Columns.from_toml(tmp_path / "nothing.toml")
+
+
+@pytest.mark.parametrize(
+    ("header", "columns", "complaint"),
+    [
+        (
+            "x,action,reward",
+            None,
+            r"which columns are the observations: name them with --columns\.observations",
+        ),
+        ("obs,u,reward", None, r"which columns are the actions: .* --columns\.actions; the file has obs, u, reward"),
+        ("obs,action,gain", None, r"which column is the reward: name it with --columns\.reward"),
+        ("obs_0,state_0,action,reward", None, r"obs_0 and state_0 all look like the observations: choose with"),
+        ("obs,action,reward", Columns(reward="rewrd"), r"no column 'rewrd' \(did you mean 'reward'\?\)"),
+        ("obs,action,reward", Columns(observations=("joint_*",)), r"has no column 'joint_\*'"),
+        ("obs,action,reward", Columns(observations=("obs", "action")), r"'action' is named more than once, for obser"),
+        ("obs,action,reward", Columns(observations=("obs", "obs")), r"'obs' is named more than once"),
+        ("obs,action,reward,reward", None, r"has 2 columns named 'reward': rename all but one"),
+        ("r1,r2,obs,action", Columns(reward="r*"), r"reward is one column, but r1, r2 match 'r\*'"),
+        ("obs_0,obs_1,action,reward,next_obs", None, r"1 next_observations don't go with 2 observations"),
+    ],
+)
+def test_columns_that_can_not_be_told_are_an_error_that_says_which_flag_to_use(
+    tmp_path: Path, header: str, columns: Columns | None, complaint: str
+) -> None:
+    row = ",".join("1" for _ in header.split(","))
+    with pytest.raises(InputError, match=complaint) as error:
+        load(tmp_path, f"{header}\n{row}\n{row}\n", columns)
+    assert "\n" not in str(error.value)
+
+
+# Bad files: one line each
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("a,1,0.1,", "a,1,oops,", r"row 2 holds 'oops' in column 'obs_x', which is not a number"),
+        ("a,1,0.1,", "a,1,,", r"row 2 holds nothing in column 'obs_x'"),
+        ("b,0,5.0,0.0,-0.5,3,0,0", "b,0,5.0,0.0,,3,0,0", r"row 4 holds nothing in column 'action_force'"),
+        ("b,0,5.0,0.0,-0.5,3,0,0", "b,0,5.0,0.0,-0.5,,0,0", r"row 4 holds nothing in column 'reward'"),
+        ("b,0,5.0,0.0,-0.5,3,0,0", "b,0,5.0,0.0,-0.5,3,,0", r"row 4 holds nothing in column 'terminated'"),
+        (
+            "b,0,5.0,0.0,-0.5,3,0,0",
+            "b,0,5.0,0.0,,,0,0",
+            r"row 4 holds no action and no reward, yet its episode goes on",
+        ),
+        ("b,0,5.0", ",0,5.0", r"row 4 holds nothing in column 'episode'"),
+        ("b,0,5.0", "b,,5.0", r"row 4 holds nothing in column 'step'"),
+        ("b,0,5.0", "b,soon,5.0", r"column 'step' holds neither numbers nor ISO times"),
+        ("4,1,0", "4,maybe,0", r"column 'terminated' holds 'maybe': flags are true or false"),
+        ("b,2,7.0,0.0,,,,", "b,2,7.0", r"row 6 has 3 values for 8 columns: the file is damaged or cut short"),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+    assert old in LOG
+    with pytest.raises(InputError, match=complaint) as error:
+        load(tmp_path, LOG.replace(old, new))
+    assert "\n" not in str(error.value)
+    assert "log.csv" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ({"reward": pa.array(["a", "b"])}, r"column 'reward' holds string values, not numbers"),
+        ({"obs": pa.array([[1.0], [1.0, 2.0]])}, r"column 'obs' holds list<.*> values of 2 lengths"),
+        ({"done": pa.array([0, 2])}, r"column 'done' is 2 in row 2"),
+        (
+            {"action": pa.array([1.0, None]), "reward": pa.array([1.0, None]), "next_obs": [1.0, 2.0]},
+            r"leave one of the",
+        ),
+        ({"obs": pa.array([], pa.float64())}, r"holds no rows, so no episodes"),
+    ],
+)
+def test_a_bad_parquet_column_is_named(tmp_path: Path, content: dict[str, Any], complaint: str) -> None:
+    good: dict[str, Any] = {"obs": [1.0, 2.0], "action": [1.0, 1.0], "reward": [1.0, 1.0], "done": [False, True]}
+    if "holds no rows" in complaint:
+        content = {name: pa.array([], pa.float64()) for name in good}
+    with pytest.raises(InputError, match=complaint):
+        load_parquet(tmp_path, {**good, **content})
+
+
+def truncate_parquet(path: Path) -> None:
+    pyarrow.parquet.write_table(pa.table({"obs": np.arange(1000.0)}), path)
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "complaint"),
+    [
+        ("log.csv", lambda path: None, "no such file"),
+        ("log.csv", lambda path: path.mkdir(), "is a folder"),
+        ("log.csv", lambda path: path.write_bytes(b""), "can't tell which columns"),
+        ("log.csv", lambda path: path.write_bytes(b"\x7fELF\0\0\0"), "is neither a CSV nor a Parquet file"),
+        ("log.csv", lambda path: path.write_text("obs,action,reward\n"), "holds no rows"),
+        ("log.csv.gz", lambda path: path.write_bytes(gzip.compress(LOG.encode() * 99)[:-40]), "copy or download"),
+        ("log.parquet", lambda path: path.write_text(LOG), "is not a whole Parquet file"),
+        ("log.parquet", lambda path: path.write_bytes(b""), "is not a whole Parquet file"),
+        ("log.parquet", truncate_parquet, "is not a whole Parquet file"),
+    ],
+)
+def test_files_that_are_no_tables_get_one_clear_line(
+    tmp_path: Path, name: str, make: Callable[[Path], Any], complaint: str
+) -> None:
+    make(tmp_path / name)
+    with pytest.raises(InputError, match=complaint) as error:
+        table.load(str(tmp_path / name))
+    assert name in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_damaged_column_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    content = {name: np.random.default_rng(0).random(1000) for name in ("obs", "action", "reward")}
+    pyarrow.parquet.write_table(
+        pa.table({**content, "episode": np.zeros(1000, int)}), path, use_dictionary=False, compression="gzip"
+    )
+    damaged = bytearray(path.read_bytes())
+    damaged[200:220] = bytes(20)
+    path.write_bytes(bytes(damaged))
+    with pytest.raises(InputError, match="column 'obs' is damaged"):
+        table.load(str(path))
+
+
+# The documentation
+
+
+def documented(language: str) -> str:
+    """The only block of this language in the page about formats."""
+    page = (Path(__file__).parents[1] / "docs" / "formats.md").read_text()
+    (block,) = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+    return block
+
+
+def test_the_documented_mapping_reads_a_log_with_those_columns(tmp_path: Path) -> None:
+    (tmp_path / "columns.toml").write_text(documented("toml"))
+    columns = Columns.from_toml(tmp_path / "columns.toml")
+    assert columns.episode == ("robot", "run")
+    header = "robot,run,time,x,y,joint_0,motor_0,gain,crashed,time_limit"
+    data = load(tmp_path, f"{header}\nA,1,0,0,0,0,0.5,1,no,no\nA,1,1,1,1,1,0.5,2,no,yes\n", columns)
+    assert data.steps == 1
+    assert data.truncated.tolist() == [True]
+
+
+def test_the_documented_table_is_one_of_ours(tmp_path: Path) -> None:
+    data = load(tmp_path, documented("csv"))
+    table.save(data, str(tmp_path / "again.csv"), force=False)
+    again = pyarrow.csv.read_csv(tmp_path / "again.csv")
+    assert again.equals(pyarrow.csv.read_csv(tmp_path / "log.csv").cast(again.schema))
+
+
+def test_every_spelling_is_documented() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "formats.md").read_text()
+    assert all(f"`{name}`" in page for names in SPELLINGS.values() for name in names)
