@@ -68,7 +68,7 @@ def test_each_of_several_stitching_seeds_gets_what_it_gets_alone(config):
 def test_passes_share_one_compiled_loop():
     from trajstitch.fit import _chunk
 
-    data = collect(episodes=36, length=30)
+    data = collect(episodes=38, length=30)
     models, _ = fit_models(GREEDY, data, keys_of(0)[0])
     graph = build(data, models, GREEDY.near, GREEDY.reach)
     programs, steps = [], []
