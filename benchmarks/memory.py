@@ -130,7 +130,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--transitions", type=int, default=100_000)
+    parser.add_argument("--transitions", type=int, default=200_000)
     parser.add_argument("--preset", choices=("paper", "default"), default="paper")
     parser.add_argument("--steps", type=int, default=20, help="gradient steps a model")
     parser.add_argument("--k", type=int, default=16)
