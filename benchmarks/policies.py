@@ -1,14 +1,19 @@
 """How fast policies train: updates a second of each, for one seed and for several at once.
 
+    python benchmarks/policies.py --json rates.json
+    python benchmarks/policies.py --full --json h200.json
+    python benchmarks/policies.py --write-docs rates.json h200.json
+
 The targets on one H200 are 15 BC seeds × 100,000 steps in 15 s, and 5 seeds × 1,000,000 steps of TD3+BC or IQL in six
 minutes; `--full` does exactly those and takes the time, compilation included. The values of the data don't matter to
-the speed, so they are random, with Hopper's shapes.
+the speed, so they are random, with Hopper's shapes. `--write-docs` measures nothing: it writes
+docs/results/policies.md from files of measurements.
 """
 
 import json
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +28,7 @@ from trajstitch.fit import fit
 from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.policies.iql import IQL
 from trajstitch.policies.td3_bc import TD3BC
-from trajstitch.runs import machine
+from trajstitch.runs import command_line, machine, versions
 from trajstitch.training import CHUNK, Algorithm, start
 from trajstitch.trajectories import Metadata, Trajectories
 
@@ -40,9 +45,11 @@ class Benchmark:
     transitions: int = 300_000
     """Steps of data."""
     full: bool = False
-    """Train what the targets name to the end, and time it."""
+    """Train what the targets name to the end instead, and time it."""
     json: Path | None = None
     """Write the numbers here."""
+    write_docs: tuple[Path, ...] = ()
+    """Write the page from these files instead."""
 
 
 def data(steps: int, length: int = 500) -> Trajectories:
@@ -99,34 +106,83 @@ def whole(algorithm: Algorithm, samples: Any, given: Trajectories, seeds: int, t
     }
 
 
-def main(config: Benchmark) -> None:
-    given = data(config.transitions)
+def rates(given: Trajectories, seconds: float) -> list[dict[str, Any]]:
     accelerated = jax.default_backend() != "cpu"
     rows = []
     for algorithm in (BC(), BC(gaussian=True), WeightedBC(value_steps=1), TD3BC(), IQL()):
         samples = algorithm.problem(given).samples
         for seeds in (1, 5, *((15,) if isinstance(algorithm, BC) and accelerated else ())):
-            row = rate(algorithm, samples, given, seeds, config.seconds)
+            row = rate(algorithm, samples, given, seeds, seconds)
             rows.append(row | {"gaussian": getattr(algorithm, "gaussian", False)})
-    table = Table("policy", "seeds", "steps/s", "updates/s", "published steps", "would take", box=None, pad_edge=False)
-    for row in rows:
-        name = row["policy"] + " (Gaussian)" * row["gaussian"]
-        shown = (f"{row[key]:,.0f}" for key in ("steps_per_second", "updates_per_second", "published_steps"))
-        table.add_row(name, str(row["seeds"]), *shown, f"{row['seconds_for_published_steps']:,.0f} s")
-    out = console.stdout()
-    out.print(table)
-    full = []
-    for algorithm, seeds, target in TARGETS if config.full else ():
-        full.append(whole(replace(algorithm), algorithm.problem(given).samples, given, seeds, target))
-        out.print(
-            f"{full[-1]['policy']}, {seeds} seeds × {algorithm.steps:,} steps: {full[-1]['seconds']:.1f} s "
-            f"(target on an H200: {target:.0f} s)"
-        )
+    return rows
+
+
+HEADS = {
+    "rates": ("policy", "seeds", "steps/s", "updates/s", "published steps", "would take, s"),
+    "full": ("policy", "seeds", "steps", "took, s", "target, s"),
+}
+
+
+def cells(kind: str, row: dict[str, Any]) -> list[str]:
+    if kind == "full":
+        return [
+            row["policy"],
+            str(row["seeds"]),
+            f"{row['steps']:,}",
+            f"{row['seconds']:.1f}",
+            f"{row['target_seconds']:.0f}",
+        ]
+    name = row["policy"] + " (Gaussian)" * row["gaussian"]
+    keys = ("steps_per_second", "updates_per_second", "published_steps", "seconds_for_published_steps")
+    return [name, str(row["seeds"]), *(f"{row[key]:,.0f}" for key in keys)]
+
+
+def page(measured: list[dict[str, Any]]) -> str:
+    lines = [
+        "# How fast policies train",
+        "",
+        "All seeds of a policy train at once. Steps a second of the loop once compiled, times the seeds: updates a "
+        "second; and whole trainings of the published length, compilation included, beside what they may take on one "
+        "H200. Written by `python benchmarks/policies.py --write-docs` from measurements by the same script.",
+    ]
+    for facts in measured:
+        known = ", ".join(f"{package} {version}" for package, version in facts["versions"].items())
+        for kind, head in HEADS.items():
+            if facts[kind]:
+                lines += ["", f"## {facts['machine']}", "", f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+                lines += [f"| {' | '.join(cells(kind, row))} |" for row in facts[kind]]
+        lines += ["", f"Command: `{facts['asked']}`. Versions: {known}."]
+    return "\n".join(lines) + "\n"
+
+
+def main(config: Benchmark) -> None:
+    if config.write_docs:
+        measured = [json.loads(file.read_text()) for file in config.write_docs]
+        Path("docs/results/policies.md").write_text(page(measured))
+        return
+    given, out = data(config.transitions), console.stdout()
+    facts: dict[str, Any] = {"machine": machine(), "versions": versions(), "asked": command_line()}
+    facts |= {"rates": [], "full": []}
+    if config.full:
+        for algorithm, seeds, target in TARGETS:
+            facts["full"].append(whole(algorithm, algorithm.problem(given).samples, given, seeds, target))
+            write(facts, config.json)
+    else:
+        facts["rates"] = rates(given, config.seconds)
+        write(facts, config.json)
+    for kind, head in HEADS.items():
+        if facts[kind]:
+            table = Table(*head, box=None, pad_edge=False)
+            for row in facts[kind]:
+                table.add_row(*cells(kind, row))
+            out.print(table)
     out.print(f"on {machine()}", soft_wrap=True)
-    if config.json:
-        config.json.parent.mkdir(parents=True, exist_ok=True)
-        facts = {"machine": machine(), "config": asdict(replace(config, json=None)), "rates": rows, "full": full}
-        config.json.write_text(json.dumps(facts, indent=2) + "\n")
+
+
+def write(facts: dict[str, Any], path: Path | None) -> None:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(facts, indent=1) + "\n")
 
 
 if __name__ == "__main__":

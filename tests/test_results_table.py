@@ -63,7 +63,8 @@ def add_stitching(results: Results, name: str, before: float, after: float, erro
         "changed": 4,
         "jumps": 0.01,
         "states_kept": 0.9,
-        "failed": [] if after != before else ["reward"],
+        "left_alone": None if after != before else "the data is of one quality",
+        "foretold": 0.8 if after != before else 0.1,
         "truth": truth,
         "commits": ["abc", "older"],
         "seconds": {"collect": 1.0, "models": 2.0, "graph": 3.0, "passes": 4.0, "truth": 5.0},
@@ -182,7 +183,7 @@ def test_report_names_losses_ties_and_gaps(tmp_path):
     assert "| all measured | 0.50 [0.50, 0.50] |" in page
     assert "its mean return fell on hopper/medium (30.0 to 20.0)" in page
     assert "of its length or more on hopper/medium (0.40)" in page
-    assert "so that nothing was stitched, on walker2d/expert (reward)" in page
+    assert "nothing was stitched on walker2d/expert" in page
     assert "- weighted BC, TD3+BC, IQL: all sets" in page.replace("paper's TS + BC, paper's TS + 10 % BC, ", "")
     assert "Commits: abc, older (" in page
     assert to.with_suffix(".svg").read_text().startswith("<?xml")

@@ -56,6 +56,22 @@ def test_every_stage_is_kept_and_nothing_is_done_twice(source, tmp_path, capsys,
     assert trajstitch.load(target).equals(first)
 
 
+def test_data_of_one_quality_is_saved_as_it_was(source, tmp_path, capsys):
+    run, target = tmp_path / "run", f"npz:{tmp_path}/better.npz"
+    assert stitch(source, target, run, "--quality", "1", "--json") == 0
+    printed = capsys.readouterr()
+    facts = json.loads(printed.out)
+    assert "one quality" in facts["left_alone"]
+    assert facts["passes"] == []
+    assert facts["stitched_steps"] == 0
+    assert facts["before"] == facts["after"]
+    assert "nothing is stitched: the data is of one quality" in printed.err
+    assert trajstitch.load(target).equals(trajstitch.load(source))
+    assert {path.name for path in run.iterdir()} == {"run.json", "quality.json", "summary.json"}
+    assert stitch(source, target, run, "--quality", "1", "--resume", "--force") == 0
+    assert cli.run(["truth", str(run)]) == 2
+
+
 @pytest.mark.parametrize("stage", ["build", "improve_together"])
 def test_job_that_stopped_midway_resumes_to_the_same_bits(source, tmp_path, monkeypatch, stage):
     whole, target = f"npz:{tmp_path}/whole.npz", f"npz:{tmp_path}/better.npz"

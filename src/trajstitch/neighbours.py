@@ -89,20 +89,24 @@ Engine = Callable[[Integer[np.ndarray, " rows"], int], Proposal]
 
 
 def neighbours(
-    states: Float[np.ndarray, "rows size"], group: Integer[np.ndarray, " rows"], near: Near = DEFAULT
+    states: Float[np.ndarray, "rows size"],
+    group: Integer[np.ndarray, " rows"],
+    near: Near = DEFAULT,
+    first: int | None = None,
 ) -> Neighbours:
-    """Each state's neighbours among the states of other groups (episodes)."""
+    """Each state's neighbours among the states of other groups (episodes); of the first few alone, if told."""
     states = np.ascontiguousarray(states, np.float32)
     if not np.isfinite(states).all():
         row = int(np.flatnonzero(~np.isfinite(states).all(1))[0])
         raise InputError(f"observation row {row} is not finite: distances to it have no meaning")
+    rows = np.arange(len(states))[:first]
     if len(states) == 0 or (group == group[0]).all():
-        return Neighbours(np.zeros(len(states) + 1, np.int64), np.zeros(0, np.int32))
+        return Neighbours(np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int32))
     method = near.method if near.method != "auto" else choose(len(states), states.shape[1])
     if method == "approximate":
-        return _approximate(states, group, near)
+        return _approximate(rows, states, group, near)
     engine = {"tree": _tree, "flat": _flat, "accelerator": _accelerator}[method](states)
-    return _search(engine, np.arange(len(states)), states, group, near)
+    return _search(engine, rows, states, group, near)
 
 
 def choose(rows: int, dimensions: int) -> Method:
@@ -271,11 +275,11 @@ def _nearest_in_tiles(
     return -nearness[:, -1], jnp.take_along_axis(index, chosen, 1)
 
 
-def _approximate(states: Rows, group: np.ndarray, near: Near) -> Neighbours:
+def _approximate(rows: np.ndarray, states: Rows, group: np.ndarray, near: Near) -> Neighbours:
     """An inverted file whose probes double until the recall on a sample is good enough."""
     lists = int(min(4 * len(states) ** 0.5, len(states) / 39))
     if lists < 2:
-        return neighbours(states, group, Near(near.k, near.radius, near.standardise, "tree"))
+        return _search(_tree(states), rows, states, group, near)
     quantiser = faiss.IndexFlatL2(states.shape[1])
     index = faiss.IndexIVFFlat(quantiser, states.shape[1], lists)
     index.train(states[np.sort(np.random.default_rng(0).permutation(len(states))[: 64 * lists])])  # pyright: ignore[reportCallIssue]
@@ -293,7 +297,7 @@ def _approximate(states: Rows, group: np.ndarray, near: Near) -> Neighbours:
         f"neighbours: approximate index of {lists} lists, {index.nprobe} probed, "
         f"recall {recall:.4f} on {len(sample)} states"
     )
-    return _search(_faiss(index, states), np.arange(len(states)), states, group, near)
+    return _search(_faiss(index, states), rows, states, group, near)
 
 
 def _recall(found: Neighbours, truth: Neighbours) -> float:

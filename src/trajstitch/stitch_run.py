@@ -1,5 +1,6 @@
 """A stitching job in a run folder, stage by stage: what is done is kept, and `--resume` goes on from there.
 
+quality.json                      how far states foretell the returns; below the preset's limit nothing else is made
 models.safetensors, models.json   the models, and what each is worth on held-out steps
 graph.safetensors                 the graph
 last-pass.safetensors             D_k and V after the last greedy pass that was finished, and what all did so far
@@ -30,6 +31,7 @@ from trajstitch.graph import Models, StitchGraph, build
 from trajstitch.models.worth import Worth
 from trajstitch.passes import Summary
 from trajstitch.paths import Jumps, Paths
+from trajstitch.quality import foretold
 from trajstitch.runs import Run, tensors_of, tree_from
 from trajstitch.stitching import (
     Course,
@@ -37,8 +39,10 @@ from trajstitch.stitching import (
     Stitching,
     check_seeds,
     fit_models,
+    ignorance,
     improve_together,
     keys_of,
+    one_quality,
     preset_for,
 )
 from trajstitch.tensors import read_tensors
@@ -66,6 +70,8 @@ class Stitch:
     """By how much a jump's log-likelihood may fall short of the logged step's; the paper's is 0."""
     consistency: float | None = None
     """How far a jump's action may miss its target by the forward ensemble's word, over the jump's length."""
+    quality: float | None = None
+    """Leave the data alone unless its states foretell this share of the returns' variance; 0 stitches whatever."""
     most_changes: int | None = None
     """Accept only trajectories with at most this many jumps."""
     value_test: bool = True
@@ -113,6 +119,8 @@ class Stitch:
             if config.forward is None:
                 raise InputError(f"--consistency needs the forward model, which the preset {self.preset!r} has none of")
             config = replace(config, reach=replace(config.reach, consistency=self.consistency))
+        if self.quality is not None:
+            config = replace(config, quality=self.quality)
         rules = replace(config.rules, most_changes=self.most_changes, value_test=self.value_test)
         return replace(config, rules=rules)
 
@@ -125,9 +133,9 @@ class Stitched:
     before: Trajectories
     after: Trajectories
     passes: list[dict[str, Any]]
-    """What each pass did; empty where a model learned nothing and so nothing was stitched."""
-    failed: list[str]
-    """Models that learned nothing."""
+    """What each pass did; empty where nothing was stitched."""
+    left_alone: str | None
+    """Why nothing was, if so."""
     seconds: dict[str, float]
 
 
@@ -142,17 +150,17 @@ def stitch_run(job: Stitch, columns: Columns | None = None) -> list[Stitched]:
     size = {"transitions": data.steps, "mean_return": float(data.returns.mean())}
     run = Run.start(job.folder, "stitch", {**facts, **size, "stitching": asdict(config)}, resume=job.resume)
     stages = Stages(run, config, data, job.seed, job.seeds)
-    models, worths = stages.models()
-    failed = [worth.model for worth in worths if not worth.learned]
-    if failed:
-        console.log(f"nothing is stitched: a model that learned nothing can't judge a jump ({', '.join(failed)})")
-        results = [(Paths.of(data).trajectories(), [])] * job.seeds
-    else:
-        results = stages.results(models, stages.graph(models))
+    reason, results = stages.one_quality(), [(Paths.of(data).trajectories(), [])] * job.seeds
+    if reason is None:
+        models, worths = stages.models()
+        reason = ignorance(worths)
+        results = results if reason else stages.results(models, stages.graph(models))
+    if reason is not None:
+        console.log(f"nothing is stitched: {reason}")
     for (after, _), target in zip(results, job.targets, strict=True):
         formats.save(after, target, force=job.force)
     seconds = run.read_json("seconds") if run.has("seconds") else {}
-    return [Stitched(run, data, after, passes, failed, seconds) for after, passes in results]
+    return [Stitched(run, data, after, passes, reason, seconds) for after, passes in results]
 
 
 def place(run: Run, seed: int | None = None) -> str:
@@ -171,6 +179,12 @@ class Stages:
         self.run, self.config, self.data = run, config, data
         self.seeds = range(seed, seed + seeds)
         self.models_key, _ = keys_of(seed)
+
+    def one_quality(self) -> str | None:
+        """Why nothing is to be gained, if so."""
+        if self.config.quality > 0 and not self.run.has("quality"):
+            self.run.write_json("quality", {"foretold": foretold(self.data)})
+        return one_quality(self.config, self.run.read_json("quality")["foretold"] if self.run.has("quality") else None)
 
     def models(self) -> tuple[Models, list[Worth]]:
         if self.run.has("models"):

@@ -29,6 +29,7 @@ from trajstitch.neighbours import Near
 from trajstitch.passes import Rules, Summary, one_pass
 from trajstitch.paths import Paths
 from trajstitch.plan import Plan
+from trajstitch.quality import foretold
 from trajstitch.trajectories import Trajectories
 
 Preset = Literal["paper", "default", "quick"]
@@ -56,6 +57,8 @@ class Stitching:
     """Greedy passes, V refitted before each."""
     sample_latents: bool = False
     """Draw each action's latent, as the paper does; else take the most plausible action."""
+    quality: float = 0.0
+    """Leave the data alone unless states foretell this share of its returns' variance."""
 
 
 PRESETS: dict[str, Stitching] = {
@@ -67,6 +70,7 @@ PRESETS: dict[str, Stitching] = {
         forward=ForwardDynamics(steps=50_000),
         reach=Reach(margin=256.0, consistency=0.2),
         plan=Plan(most_visits=0.025),
+        quality=0.5,
     ),
     "quick": Stitching(
         dynamics=Dynamics(members=3, keep=3, hidden=(128, 128), learning_rate=1e-3, steps=4_000, patience=2_000),
@@ -75,6 +79,7 @@ PRESETS: dict[str, Stitching] = {
         forward=ForwardDynamics(members=2, steps=8_000),
         reach=Reach(margin=256.0, consistency=0.2),
         plan=Plan(most_visits=0.025),
+        quality=0.5,
     ),
 }
 
@@ -112,7 +117,8 @@ def stitch(
 ) -> Trajectories | list[Trajectories]:
     """A better data set from the data alone: every trajectory is the old one or a better one stitched from others.
 
-    Where a model learned nothing, the data comes back as it was. Each step's origin stands in `provenance`.
+    Where all the data is of one quality, or a model learned nothing, it comes back as it was. Each step's origin
+    stands in `provenance`.
     With `seeds`, as many data sets: for `seed` and those after it, each with its own V and latents, and all with the
     models and the graph of `seed`.
     """
@@ -121,16 +127,34 @@ def stitch(
     numbers = range(seed, seed + (1 if seeds is None else seeds))
     check_seeds(config, numbers)
     models_key, _ = keys_of(seed)
-    models, worths = fit_models(config, data, models_key)
-    if all(worth.learned for worth in worths):
-        graph = build(data, models, config.near, config.reach)
-        courses = improve_together(config, data, models, graph, [keys_of(number)[1] for number in numbers])
-    else:
-        failed = ", ".join(worth.model for worth in worths if not worth.learned)
-        console.log(f"nothing was stitched: a model that learned nothing can't judge a jump ({failed})")
-        courses = [Course(Paths.of(data))] * len(numbers)
+    courses = [Course(Paths.of(data))] * len(numbers)
+    reason = one_quality(config, foretold(data) if config.quality > 0 else None)
+    if reason is None:
+        models, worths = fit_models(config, data, models_key)
+        reason = ignorance(worths)
+        if reason is None:
+            graph = build(data, models, config.near, config.reach)
+            courses = improve_together(config, data, models, graph, [keys_of(number)[1] for number in numbers])
+    if reason is not None:
+        console.log(f"nothing was stitched: {reason}")
     found = [course.paths.trajectories() for course in courses]
     return found[0] if seeds is None else found
+
+
+def one_quality(config: Stitching, share: float | None) -> str | None:
+    """Why nothing can be gained, where states foretell only this share of the returns' variance (none: not known)."""
+    if share is None or share >= config.quality:
+        return None
+    return (
+        f"the data is of one quality: states foretell {share:.0%} of the returns' variance, not {config.quality:.0%}, "
+        "so its episodes differ by luck, which no clone can learn; with quality 0 it is stitched all the same"
+    )
+
+
+def ignorance(worths: Sequence[Worth]) -> str | None:
+    """Why nothing can be judged, where a model learned nothing."""
+    failed = [worth.model for worth in worths if not worth.learned]
+    return f"a model that learned nothing can't judge a jump ({', '.join(failed)})" if failed else None
 
 
 def keys_of(seed: int) -> PRNGKeyArray:

@@ -52,7 +52,7 @@ def summary(done: Stitched) -> dict[str, Any]:
         "after": _facts(done.after),
         "stitched_steps": 0 if origin is None else int(origin.stitched.sum()),
         "passes": done.passes,
-        "failed_models": done.failed,
+        "left_alone": done.left_alone,
         "seconds": done.seconds,
     }
 

@@ -159,7 +159,8 @@ def text(table: Table, stem: str) -> str:
         [f"- {loss}" for loss in losses(table, tuple(METHODS))],
         ["## The data"],
         [
-            "Mean score of the trajectories before and after, how many of them changed, the share of steps that are "
+            "The share of the returns' variance that states foretell (the `default` preset stitches from 0.5 on), the "
+            "mean score of the trajectories before and after, how many of them changed, the share of steps that are "
             "jumps, the share of the logged states that the result still visits, and the simulator's word on the "
             "jumps: median error over the step's own length (0 is real, 1 is as wrong as staying put) and median "
             "reward error."
@@ -254,11 +255,11 @@ def data_losses(table: Table, preset: str) -> str:
         for row in rows
         if row["truth"]["steps"] and row["truth"]["median_ratio"] >= LIKELY_MISS
     ]
-    alone = [f"{row['set']} ({', '.join(row['failed'])})" for row in rows if row["failed"]]
+    alone = [row["set"] for row in rows if row["left_alone"]]
     return (
         f"The data of {len(rows)} sets, stitched with the `{preset}` preset: its mean return fell {listed(fell)}; "
-        f"the median jump misses by {LIKELY_MISS} of its length or more {listed(missed)}; a model learned nothing, "
-        f"so that nothing was stitched, {listed(alone)}."
+        f"the median jump misses by {LIKELY_MISS} of its length or more {listed(missed)}; nothing was "
+        f"stitched {listed(alone)}."
     )
 
 
@@ -293,7 +294,7 @@ def data_table(table: Table, preset: str) -> list[str]:
     for name in table.sets:
         row = table.stitchings.get((name, preset))
         if row is None:
-            rows.append([name, *[NONE] * 7])
+            rows.append([name, *[NONE] * 8])
             continue
         truth = row["truth"]
         told = [
@@ -301,8 +302,19 @@ def data_table(table: Table, preset: str) -> list[str]:
         ]
         counts = f"{row['changed']:,} of {row['trajectories']:,}"
         shares = f"{row['jumps']:.2%}", f"{row['states_kept']:.0%}"
-        rows.append([name, f"{row['before']:.1f}", f"{row['after']:.1f}", counts, *shares, *told])
-    head = [f"`{preset}`", "before", "after", "changed", "jumps", "states kept", "error / length", "reward error"]
+        foretold = NONE if row["foretold"] is None else f"{row['foretold']:.2f}"
+        rows.append([name, foretold, f"{row['before']:.1f}", f"{row['after']:.1f}", counts, *shares, *told])
+    head = [
+        f"`{preset}`",
+        "foretold",
+        "before",
+        "after",
+        "changed",
+        "jumps",
+        "states kept",
+        "error / length",
+        "reward error",
+    ]
     return markdown(head, rows)
 
 

@@ -1,0 +1,74 @@
+"""Whether a data set is of one quality, told from the data alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from trajstitch.quality import foretold
+from trajstitch.stitching import Stitching, one_quality, stitch
+from trajstitch.trajectories import Trajectories
+
+
+def walks(skills: np.ndarray, luck: float, length: int = 40) -> Trajectories:
+    """Episodes whose skill shows in their states, and whose reward is skill and luck."""
+    random = np.random.default_rng(0)
+    episodes = len(skills)
+    states = random.normal(size=(episodes, length + 1, 3)) + 5 * skills[:, None, None]
+    rewards = np.repeat(skills + luck * random.normal(size=episodes), length)
+    ends = np.tile(np.arange(length) == length - 1, episodes)
+    return Trajectories(
+        observations=states.reshape(-1, 3).astype(np.float32),
+        actions=random.uniform(-1, 1, (len(rewards), 1)).astype(np.float32),
+        rewards=rewards.astype(np.float32),
+        terminated=np.zeros_like(ends),
+        truncated=ends,
+        offsets=np.arange(episodes + 1) * length,
+    )
+
+
+def test_skill_is_foretold_and_luck_is_not():
+    skills = np.repeat([0.0, 1.0], 30)
+    assert foretold(walks(skills, luck=0.0)) == pytest.approx(1, abs=0.01)
+    assert foretold(walks(np.zeros(60), luck=1.0)) == pytest.approx(0, abs=0.1)
+    mixed = foretold(walks(np.repeat([0.0, 1.0], 300), luck=0.5))  # a half of the variance each
+    assert mixed == pytest.approx(0.45, abs=0.1)  # and of what is found, some is the luck of the ten nearest
+
+
+def test_units_and_constant_states_do_not_matter():
+    data = walks(np.repeat([0.0, 1.0], 30), luck=0.5)
+    share = foretold(data)
+    scaled = replace(data, observations=data.observations * np.array([1000, 1, 0.001], np.float32))
+    assert foretold(scaled) == pytest.approx(share, abs=1e-3)
+    constant = np.concatenate((data.observations, np.ones((len(data.observations), 1), np.float32)), 1)
+    assert foretold(replace(data, observations=constant)) == pytest.approx(share, abs=1e-3)
+
+
+@pytest.mark.parametrize("episodes", [1, 2, 19])
+def test_few_episodes_say_nothing(episodes):
+    assert foretold(walks(np.zeros(episodes), luck=1.0)) is None
+
+
+def test_equal_returns_are_of_one_quality():
+    assert foretold(walks(np.zeros(30), luck=0.0)) == 0
+
+
+def test_data_of_one_quality_comes_back_as_it_was_before_any_model_is_fitted(capsys):
+    data = walks(np.zeros(60), luck=1.0)
+    better = stitch(data, Stitching(quality=0.5))
+    assert better.equals(data)
+    assert better.provenance is not None
+    assert not better.provenance.stitched.any()
+    said = capsys.readouterr().err
+    assert "nothing was stitched: the data is of one quality" in said
+    assert "log likelihood" not in said
+
+
+def test_the_limit_decides():
+    assert one_quality(Stitching(quality=0.5), 0.5) is None
+    assert one_quality(Stitching(quality=0.5), None) is None
+    assert one_quality(Stitching(quality=0.0), 0.0) is None
+    reason = one_quality(Stitching(quality=0.5), 0.2)
+    assert reason is not None
+    assert "20%" in reason
+    assert "50%" in reason
