@@ -71,7 +71,7 @@ def test_noise_comes_back_as_it_was(data, capsys):
 def test_presets_are_what_they_say():
     hopper = replace(collect(episodes=2), metadata=replace(collect(episodes=2).metadata, name="hopper-medium-v2"))
     paper = preset_for("paper", hopper)
-    assert paper.near == Near(k=None, radius=0.1, standardise=False)
+    assert paper.near == Near(k=32, radius=0.1, standardise=False)
     assert paper.reach == Reach(margin=0.0)
     assert preset_for("paper", collect(episodes=2)).near == Near()
     assert PRESETS["default"].plan is not None

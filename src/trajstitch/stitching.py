@@ -85,6 +85,8 @@ PRESETS: dict[str, Stitching] = {
 
 RADII = {"hopper": 0.1, "halfcheetah": 3.0, "walker2d": 1.0}
 """The paper's authors' radius per task, on raw states; for other tasks, `paper` too takes the 16 nearest."""
+MOST_NEAR = 32
+"""Of those within the radius, the nearest: of 200,000 states of walker2d/expert, 1,600 lie within it on average."""
 
 
 def preset_for(name: Preset | str, data: Trajectories) -> Stitching:
@@ -95,7 +97,7 @@ def preset_for(name: Preset | str, data: Trajectories) -> Stitching:
     if name == "paper":
         task = environments.task_of(environments.environment_id(data.metadata) or data.metadata.name)
         if task in RADII:
-            config = replace(config, near=Near(k=None, radius=RADII[task], standardise=False))
+            config = replace(config, near=Near(k=MOST_NEAR, radius=RADII[task], standardise=False))
     return config
 
 
