@@ -81,9 +81,7 @@ def decide(paths: Paths, graph: StitchGraph, judge: Judge, value: Valuer, rules:
     """The best jump for each kind of step in D_k."""
     nodes, jumps = len(graph), paths.jumps
     kinds = nodes + len(jumps)
-    visited, alive = np.zeros(nodes, bool), np.zeros(kinds, bool)
-    visited[paths.node] = True
-    alive[paths.kind] = True
+    visited, alive = _marked(paths.node, nodes), _marked(paths.kind, kinds)
 
     edges, usable = graph.edges, _usable(graph, visited, alive)
     kind, more, bar = np.zeros(0, np.int64), edges.take(np.zeros(0, np.int64)), np.zeros(0, np.float32)
@@ -244,7 +242,7 @@ def propose(
     """The trajectories that walks make; their jumps are added to `jumps`, those of the paths unless told."""
     before = paths.jumps if jumps is None else jumps
 
-    used = np.unique(walks.edge[walks.edge >= 0])
+    used = np.flatnonzero(_marked(walks.edge[walks.edge >= 0], len(decisions.edges)))
     edges = decisions.edges.take(used)
     action, reward = judge.imagine(edges.source, edges.target, key)
     made = Jumps(
@@ -271,6 +269,13 @@ def propose(
     return Proposal(new, changes, accepted)
 
 
+def _marked(index: np.ndarray, size: int) -> Bool[np.ndarray, " size"]:
+    """Which of so many are in the index."""
+    marks = np.zeros(size, bool)
+    marks[index] = True
+    return marks
+
+
 def summary(result: Paths, proposed: int, accepted: int, jumps: int) -> Summary:
     returns = result.returns
     top = np.sort(returns)[-max(1, round(0.1 * len(returns))) :]
@@ -281,5 +286,5 @@ def summary(result: Paths, proposed: int, accepted: int, jumps: int) -> Summary:
         mean_return=float(returns.mean()),
         top_return=float(top.mean()),
         mean_length=float(result.lengths.mean()),
-        states_kept=float(len(np.unique(result.node)) / result.nodes),
+        states_kept=float(_marked(result.node, result.nodes).mean()),
     )

@@ -1,5 +1,6 @@
 """The data as the models see it: single steps as arrays, and the scales that standardise them."""
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -98,12 +99,22 @@ def in_batches(function: Callable[..., Any], *arrays: np.ndarray, rows: int | No
     if total == 0:
         arrays = tuple(np.zeros((1, *array.shape[1:]), array.dtype) for array in arrays)
     results: Any = None
+
+    def settle(start: int, found: Any) -> None:
+        nonlocal results
+        found = jax.tree.map(np.asarray, found)
+        if results is None:
+            results = jax.tree.map(lambda leaf: np.empty((total, *leaf.shape[1:]), leaf.dtype), found)
+        stop = min(start + rows, total)
+        jax.tree.map(lambda whole, leaf: whole.__setitem__(slice(start, stop), leaf[: stop - start]), results, found)
+
+    pending: deque[tuple[int, Any]] = deque()  # while one batch is computed, the next is made ready
     for start in range(0, len(index), rows):
         part = index[start : start + rows]
         with jax.default_matmul_precision("highest"):
-            result = jax.tree.map(np.asarray, function(*(array[part] for array in arrays)))
-        if results is None:
-            results = jax.tree.map(lambda leaf: np.empty((total, *leaf.shape[1:]), leaf.dtype), result)
-        stop = min(start + rows, total)
-        jax.tree.map(lambda whole, leaf: whole.__setitem__(slice(start, stop), leaf[: stop - start]), results, result)  # noqa: B023
+            pending.append((start, function(*(array[part] for array in arrays))))
+        if len(pending) > 2:
+            settle(*pending.popleft())
+    for one in pending:
+        settle(*one)
     return results
