@@ -118,6 +118,17 @@ def test_a_stitched_episode_ranks_above_a_logged_one_only_if_better_by_a_tenth(r
     assert data.best(0.5).returns[0] == returns[stitched_wins]
 
 
+def test_stitched_episodes_within_a_tenth_of_the_last_are_chosen_too() -> None:
+    data = concatenate([two_episodes(), two_episodes()])
+    rewards = np.zeros(data.steps)
+    rewards[data.offsets[:-1]] = 100, 95, 89, 94
+    jumps = np.zeros(data.steps, bool)
+    jumps[data.offsets[[0, 1, 2]]] = True
+    data = replace(data, rewards=rewards, provenance=replace(Provenance.logged(data.offsets), stitched=jumps))
+    assert data.best(0.25).returns.tolist() == [94]  # the only return that is known
+    assert data.best(0.5).returns.tolist() == [100, 95, 94]
+
+
 def test_the_best_keep_their_order() -> None:
     data = concatenate([two_episodes(), two_episodes()])
     assert data.best(0.75).returns.tolist() == [3, 5, 5]

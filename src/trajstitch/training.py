@@ -129,7 +129,7 @@ class Train:
     seed: int = 0
     """The first seed."""
     top: float = 1.0
-    """Learn from the best fraction of the episodes by return alone."""
+    """Learn from the best fraction of the episodes by return alone; of stitched ones, from all that may be as good."""
     hold_out: float | None = None
     """Share of the episodes kept to measure the action error on: if not given, 0.1 where the data names no
     environment, else none."""
