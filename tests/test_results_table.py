@@ -8,7 +8,7 @@ import pytest
 
 from point import collect
 from test_stitching import GREEDY, SMALL
-from trajstitch import stitching
+from trajstitch import stitch_run, stitching
 from trajstitch.environments import REFERENCE
 from trajstitch.errors import InputError
 from trajstitch.experiments import table
@@ -95,6 +95,21 @@ def test_every_column_is_measured_once(tmp_path):
     for method, part in (("bc", data), ("top-bc", data.best(0.1))):
         (path,) = (config.work / "policies").glob(f"hopper-medium-replay-{method}-*")
         assert same(train(part, config.algorithm(method), seeds=2), load_policies(path))
+
+
+def test_data_that_was_left_alone_is_not_cloned_again(tmp_path, monkeypatch):
+    monkeypatch.setitem(stitching.PRESETS, "default", replace(SMALL, quality=0.5))
+    monkeypatch.setattr(stitch_run, "foretold", lambda data: 0.1)
+    config = tiny(tmp_path, "ts-bc", "ts-top-bc", "bc", "top-bc")
+    table.measure(config)
+    rows = read(config.to)
+    returns = {row["method"]: row["returns"] for row in rows["policies"]}
+    assert returns["ts-bc"] == returns["bc"]
+    assert returns["ts-top-bc"] == returns["top-bc"]
+    assert len([*(config.work / "policies").glob("*.safetensors")]) == 2
+    (stitched,) = rows["stitchings"]
+    assert "one quality" in stitched["left_alone"]
+    assert stitched["truth"] == {"steps": 0}
 
 
 def test_nothing_begins_when_time_is_over_and_all_is_told_as_missing(tmp_path, capsys):

@@ -12,6 +12,7 @@ cores collect the next set, ask the simulator about jumps and roll out the polic
 """
 
 import itertools
+import resource
 import time
 import traceback
 from collections.abc import Callable
@@ -192,17 +193,19 @@ class Measurement:
         logged: dict[str, Metadata] = {}
         for cell in job:
             self.collections[cell.set].result()
+        names: dict[Cell, str] = {}
         for (name, preset), cells in groupby(job, lambda cell: (cell.set, self.config.preset_of(cell.method))):
-            source = self.source(name, preset)
+            source, changed = self.source(name, preset)
             logged[name] = source.metadata
             for cell in cells:
+                names[cell] = self.name_of(cell if changed else Cell(name, unstitched(cell.method)))
                 top = METHODS[cell.method].top
-                data[self.name_of(cell)] = source.best(top) if top < 1 else source
+                data[names[cell]] = source.best(top) if top < 1 else source
         algorithm = self.config.algorithm(job[0].method)
         title = f"{METHODS[job[0].method].title}, {len(job)} × {self.config.seeds} policies"
         policies = self.work.trained(algorithm, data, self.config.seeds, len(job) * self.evaluation, title)
         for name, cells in groupby(job, lambda cell: cell.set):
-            mine = {cell: policies[self.name_of(cell)] for cell in cells}
+            mine = {cell: policies[names[cell]] for cell in cells}
             self.later(lambda mine=mine, known=logged[name]: self.evaluate(mine, known))
 
     def later(self, do: Callable[[], None]) -> None:
@@ -211,17 +214,17 @@ class Measurement:
     def name_of(self, cell: Cell) -> str:
         return f"{cell.set.replace('/', '-')}-{cell.method}-{digest(self.config.cell_config(cell))}"
 
-    def source(self, name: str, preset: str | None) -> "Trajectories":
-        """The set as it was logged, or stitched; the first time, the latter is also measured itself."""
+    def source(self, name: str, preset: str | None) -> "tuple[Trajectories, bool]":
+        """The set as it was logged, or stitched, and whether that changed it; the first time, it is also measured."""
         asked = self.config.collection(name)
         if preset is None:
-            return self.work.logged(asked)
+            return self.work.logged(asked), True
         stitched = self.work.stitched(asked, preset)
         config = {key: stitched.run.facts["config"][key] for key in ("transitions", "seed", "stitching")}
         if not self.results.has("stitchings", {"set": name, "preset": preset}, config):
             key = {"set": name, "preset": preset, "config": config}
             self.later(lambda: self.results.add("stitchings", key | self.about(stitched, asked), self.call))
-        return stitched.after
+        return stitched.after, stitched.left_alone is None
 
     def about(self, stitched: "Stitched", asked: "Collect") -> Row:
         """What stitching did to a data set, and what the simulator says of it."""
@@ -254,6 +257,7 @@ class Measurement:
                 "worths": stitched.run.read_json("models") if stitched.run.has("models") else [],
                 "passes": passes,
                 "seconds": seconds,
+                "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             }
         )
 
@@ -279,6 +283,13 @@ class Measurement:
             }
             self.results.add("policies", row, self.call)
             console.log(f"{cell}: {Summary.of(scores(row))}")
+
+
+def unstitched(method: str) -> str:
+    """The method that does the same with the data as it was logged."""
+    plain = replace(METHODS[method], preset=None)
+    same = (name for name, one in METHODS.items() if replace(one, title=plain.title) == plain)
+    return next(same)
 
 
 def groupby(cells: list[Cell], key: Callable[[Cell], Any]) -> list[tuple[Any, list[Cell]]]:

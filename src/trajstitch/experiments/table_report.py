@@ -167,7 +167,11 @@ def text(table: Table, stem: str) -> str:
         ],
         *(data_table(table, preset) for preset in table.presets),
         ["## Times"],
-        ["Seconds. Several measurements ran side by side on the machine, so these are not what each takes alone."],
+        [
+            "Seconds. Several measurements ran side by side on the machine, so these are not what each takes alone. "
+            "GiB: the most host memory that the measuring process had held by the end of that stitching, earlier ones "
+            "included."
+        ],
         stage_table(table),
         method_table(table),
         ["## Not measured yet"],
@@ -319,17 +323,18 @@ def data_table(table: Table, preset: str) -> list[str]:
 
 
 def stage_table(table: Table) -> list[str]:
-    """Seconds of collection and of stitching by set."""
+    """Seconds of collection and of stitching by set, and the memory held by then."""
     columns = [(preset, stage) for preset in table.presets for stage in ("models", "graph", "passes")]
     if not columns:
         return []
     rows = []
     for name in table.sets:
-        found = {preset: table.stitchings.get((name, preset), {}).get("seconds", {}) for preset in table.presets}
-        collected = [f"{one['collect']:.0f}" for one in found.values() if one][:1] or [NONE]
-        cells = (found[preset].get(stage) for preset, stage in columns)
-        rows.append([name, *collected, *(NONE if one is None else f"{one:.0f}" for one in cells)])
-    return markdown(["stitching", "collect", *(f"`{preset}`: {stage}" for preset, stage in columns)], rows)
+        found = [table.stitchings.get((name, preset), {}) for preset in table.presets]
+        collected = [f"{one['seconds']['collect']:.0f}" for one in found if one][:1] or [NONE]
+        cells = (table.stitchings.get((name, preset), {}).get("seconds", {}).get(stage) for preset, stage in columns)
+        peaks = [f"{one['peak_bytes'] / 2**30:.1f}" for one in found if "peak_bytes" in one][-1:] or [NONE]
+        rows.append([name, *collected, *(NONE if one is None else f"{one:.0f}" for one in cells), *peaks])
+    return markdown(["stitching", "collect", *(f"`{preset}`: {stage}" for preset, stage in columns), "GiB"], rows)
 
 
 def method_table(table: Table) -> list[str]:
