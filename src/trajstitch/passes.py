@@ -145,9 +145,13 @@ def best_of(
     highest = np.full(kinds, -np.inf, score.dtype)
     np.maximum.at(highest, kind, score)
     top = np.flatnonzero(score == highest[kind])
-    top = top[np.lexsort((target[top], kind[top]))]
     best = np.full(kinds, -1, np.int64)
-    best[kind[top][::-1]] = top[::-1]
+    best[kind[top]] = top
+    tied = top[best[kind[top]] != top]
+    if len(tied):
+        top = top[_marked(kind[tied], kinds)[kind[top]]]
+        top = top[np.lexsort((target[top], kind[top]))]
+        best[kind[top][::-1]] = top[::-1]
     return best
 
 
