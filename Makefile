@@ -60,7 +60,7 @@ interop: $(READY) .venv-interop/.ready
 	$(call install,.venv-peers,-e '.[mujoco]' -r peers/requirements.txt)
 	@touch $@
 
-# The size that gave docs/results/peers.md: make peers STEPS=20000
+# For scores that have settled: make peers STEPS=20000
 STEPS ?= 2000
 SEEDS ?= 5
 peers: .venv-peers/.ready
