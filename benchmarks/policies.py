@@ -24,6 +24,7 @@ from gymnasium.spaces import Box
 from rich.table import Table
 
 from trajstitch import console
+from trajstitch.experiments.table_report import markdown
 from trajstitch.fit import fit
 from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.policies.iql import IQL
@@ -149,8 +150,8 @@ def page(measured: list[dict[str, Any]]) -> str:
         known = ", ".join(f"{package} {version}" for package, version in facts["versions"].items())
         for kind, head in HEADS.items():
             if facts[kind]:
-                lines += ["", f"## {facts['machine']}", "", f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-                lines += [f"| {' | '.join(cells(kind, row))} |" for row in facts[kind]]
+                rows = [cells(kind, row) for row in facts[kind]]
+                lines += ["", f"## {facts['machine']}", "", *markdown(head, rows)]
         lines += ["", f"Command: `{facts['asked']}`. Versions: {known}."]
     return "\n".join(lines) + "\n"
 

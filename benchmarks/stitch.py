@@ -35,6 +35,7 @@ from scipy.spatial import KDTree
 
 from trajstitch import console
 from trajstitch.crowding import spread
+from trajstitch.experiments.table_report import markdown
 from trajstitch.fit import begin, fit
 from trajstitch.graph import Judge, Models, Reach, build
 from trajstitch.models.value import TwinValue, Value, fit_value, values
@@ -201,8 +202,7 @@ def page(rows: list[dict[str, Any]]) -> str:
         by_machine.setdefault(row["machine"], []).append(row)
     for name, group in by_machine.items():
         known = ", ".join(f"{package} {version}" for package, version in group[0]["versions"].items())
-        lines += ["", f"## {name}", "", f"| {' | '.join(TITLES)} |", f"|{' --- |' * len(TITLES)}"]
-        lines += [f"| {' | '.join(columns(row))} |" for row in group]
+        lines += ["", f"## {name}", "", *markdown(TITLES, [columns(row) for row in group])]
         lines += ["", f"Command: `{group[0]['asked']}`. Versions: {known}."]
     return "\n".join(lines) + "\n"
 

@@ -19,6 +19,8 @@ import numpy as np
 from rich.table import Table
 
 from trajstitch import console, truth
+from trajstitch.experiments.table_picture import INK
+from trajstitch.experiments.table_report import markdown
 from trajstitch.graph import Reach, build
 from trajstitch.runs import command_line, machine, versions
 from trajstitch.sets.collect import Collect, collect
@@ -26,7 +28,7 @@ from trajstitch.stitching import PRESETS, fit_models, improve, keys_of
 
 TASKS = ("hopper", "walker2d", "halfcheetah")
 PARTS = 10
-INK, GREEN, ORANGE = "#7a828c", "#1a9e6e", "#d97706"
+GREEN, ORANGE = "#1a9e6e", "#d97706"
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -95,9 +97,7 @@ def page(facts: dict[str, Any]) -> str:
         "candidates, whatever the tests say of them; and the error of the jumps that stitching made of those which "
         "passed.",
         "",
-        f"| {' | '.join(HEAD)} |",
-        f"|{' --- |' * len(HEAD)}",
-        *(f"| {' | '.join(row(one))} |" for one in rows),
+        *markdown(HEAD, [row(one) for one in rows]),
         "",
         "![The true error of candidates by either guess](truth.svg)",
         "",
@@ -107,10 +107,12 @@ def page(facts: dict[str, Any]) -> str:
     for key, title in (("by_consistency", "consistency"), ("by_margin", "likelihood margin")):
         kinds = [bounds(one) for one in max((one["truth"][key] for one in rows), key=len)]
         lines += ["", f"Median true error (and how many candidates) by {title}:", ""]
-        lines += [f"| set | {' | '.join(kinds)} |", f"|{' --- |' * (1 + len(kinds))}"]
-        for one in rows:
-            told = {bounds(part): f"{part['median_ratio']:.2f} ({part['edges']:,})" for part in one["truth"][key]}
-            lines += [f"| {one['set']} | {' | '.join(told.get(kind, '–') for kind in kinds)} |"]
+        told = [
+            {bounds(part): f"{part['median_ratio']:.2f} ({part['edges']:,})" for part in one["truth"][key]}
+            for one in rows
+        ]
+        found = zip(rows, told, strict=True)
+        lines += markdown(["set", *kinds], [[one["set"], *(by.get(kind, "–") for kind in kinds)] for one, by in found])
     lines += [
         "",
         f"{facts['transitions']:,} transitions of each set, data and model seed {facts['seed']}, models of the "
