@@ -180,11 +180,15 @@ class Stages:
         self.seeds = range(seed, seed + seeds)
         self.models_key, _ = keys_of(seed)
 
+    def foretold(self) -> float | None:
+        """How far states foretell the returns, as `quality` says."""
+        if not self.run.has("quality"):
+            self.run.write_json("quality", {"foretold": foretold(self.data)})
+        return self.run.read_json("quality")["foretold"]
+
     def one_quality(self) -> str | None:
         """Why nothing is to be gained, if so."""
-        if self.config.quality > 0 and not self.run.has("quality"):
-            self.run.write_json("quality", {"foretold": foretold(self.data)})
-        return one_quality(self.config, self.run.read_json("quality")["foretold"] if self.run.has("quality") else None)
+        return one_quality(self.config, self.foretold()) if self.config.quality > 0 else None
 
     def models(self) -> tuple[Models, list[Worth]]:
         if self.run.has("models"):

@@ -130,7 +130,7 @@ def stitch(
     check_seeds(config, numbers)
     models_key, _ = keys_of(seed)
     courses = [Course(Paths.of(data))] * len(numbers)
-    reason = one_quality(config, foretold(data) if config.quality > 0 else None)
+    reason = one_quality(config, foretold(data)) if config.quality > 0 else None
     if reason is None:
         models, worths = fit_models(config, data, models_key)
         reason = ignorance(worths)

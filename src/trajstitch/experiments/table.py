@@ -228,7 +228,6 @@ class Measurement:
 
     def about(self, stitched: "Stitched", asked: "Collect") -> Row:
         """What stitching did to a data set, and what the simulator says of it."""
-        from trajstitch.quality import foretold
         from trajstitch.truth import of_stitched
 
         before, after, passes = stitched.before, stitched.after, stitched.passes
@@ -251,7 +250,7 @@ class Measurement:
                 "jumps": jumps.mean(),
                 "states_kept": passes[-1]["states_kept"] if passes else 1.0,
                 "left_alone": stitched.left_alone,
-                "foretold": foretold(before),
+                "foretold": stitched.run.read_json("quality")["foretold"],
                 "truth": truth,
                 "commits": stitched.run.read_json("commits"),
                 "worths": stitched.run.read_json("models") if stitched.run.has("models") else [],

@@ -105,6 +105,7 @@ class Work:
             commits = run.read_json("commits") if run.has("commits") else []
             if not run.has("passes") and self.commit not in commits:
                 run.write_json("commits", [*commits, self.commit])
+            stages.foretold()  # the table tells it of presets too that don't ask
             after, passes, reason = Paths.of(data).trajectories(), [], stages.one_quality()
             if reason is None:
                 if not run.has("models"):
