@@ -27,7 +27,6 @@ from trajstitch.sets.collect import Collect, collect
 from trajstitch.stitching import PRESETS, fit_models, improve, keys_of
 
 TASKS = ("hopper", "walker2d", "halfcheetah")
-PARTS = 10
 GREEN, ORANGE = "#1a9e6e", "#d97706"
 
 
@@ -40,25 +39,15 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     graph = build(data, models, config.near, config.reach)
     paths, _ = improve(config, data, models, graph, key)
     everything = build(data, models, config.near, Reach(None, None))
-    facts = truth.report(data, paths.trajectories(), everything, options.steps)
-    found, edges = truth.of_edges(data, everything, options.steps)
-    margin = edges.low - everything.logged[edges.source]
     return {
         "set": name,
         "transitions": data.steps,
         "candidates": len(everything.edges),
         "passing": len(graph.edges),
-        "truth": facts,
-        "parts": {"consistency": parts(edges.consistency, found.ratio), "likelihood": parts(-margin, found.ratio)},
+        "truth": truth.report(data, paths.trajectories(), everything, options.steps),
         "worths": [{"model": worth.model, **worth.facts} for worth in worths],
         "seconds": time.monotonic() - begun,
     }
-
-
-def parts(suspicion: np.ndarray, ratio: np.ndarray) -> list[list[float]]:
-    """Quartiles of the true error in each tenth of the candidates, from the least to the most suspicious."""
-    tenths = np.array_split(ratio[np.argsort(suspicion, kind="stable")], PARTS)
-    return [np.quantile(part, (0.25, 0.5, 0.75)).tolist() for part in tenths]
 
 
 HEAD = ("set", "candidates", "median error", "by consistency", "by likelihood", "jumps made", "their median error")
@@ -132,10 +121,10 @@ def draw(facts: dict[str, Any], path: Path) -> None:
     inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     with plt.rc_context({"svg.hashsalt": "trajstitch", **dict.fromkeys(inked, INK)}):  # pyright: ignore[reportArgumentType]
         figure, panels = plt.subplots(1, len(facts["sets"]), figsize=(10, 3.2), sharey=True, layout="constrained")
-        place = np.arange(1, PARTS + 1)
         for axes, one in zip(panels, facts["sets"], strict=True):
             for key, colour in (("consistency", GREEN), ("likelihood", ORANGE)):
-                low, middle, high = np.array(one["parts"][key]).T
+                low, middle, high = np.array(one["truth"]["tenths"][key]).T
+                place = np.arange(1, len(middle) + 1)
                 axes.fill_between(place, low, high, color=colour, alpha=0.18, linewidth=0)
                 axes.plot(place, middle, color=colour, marker="o", markersize=4, label=key)
             axes.set_title(one["set"], fontsize=11)

@@ -108,6 +108,10 @@ def report(data: Trajectories, stitched: Trajectories, graph: StitchGraph, most:
             "consistency": _correlation(edges.consistency, truth.ratio),
             "likelihood": _correlation(-margin, truth.ratio),
         },
+        "tenths": {
+            "consistency": _tenths(edges.consistency, truth.ratio),
+            "likelihood": _tenths(-margin, truth.ratio),
+        },
     }
 
 
@@ -125,6 +129,12 @@ def _by(scale: np.ndarray, ratio: np.ndarray, bounds: tuple[float, ...]) -> list
                 {"from": ends[0], "to": ends[1], "edges": len(inside), "median_ratio": float(np.median(inside))}
             )
     return rows
+
+
+def _tenths(suspicion: np.ndarray, ratio: np.ndarray) -> list[list[float]]:
+    """Quartiles of the true error in each tenth of the edges, from the least to the most suspicious."""
+    parts = np.array_split(ratio[np.argsort(suspicion, kind="stable")], 10)
+    return [np.quantile(part, (0.25, 0.5, 0.75)).tolist() for part in parts if len(part)]
 
 
 def _correlation(scale: np.ndarray, ratio: np.ndarray) -> float | None:
