@@ -10,7 +10,7 @@ from trajstitch.graph import Judge, Models, Reach, build
 from trajstitch.neighbours import Near
 from trajstitch.passes import Rules, rebuild
 from trajstitch.paths import Paths
-from trajstitch.plan import Plan, evaluate, plan, slope
+from trajstitch.plan import Plan, Problem, evaluate, plan, slope
 from worlds import models, random_data
 
 
@@ -59,10 +59,26 @@ def test_a_plan_equals_value_iteration(seed, coarse, pessimism):
 
 
 def test_a_policy_is_valued_along_its_pointers():
-    # 0 → 1 → 2 → 1: a loop; 3 stays where it is
-    found = evaluate(np.array([1, 2, 1, 3]), np.array([5.0, 1.0, 2.0, 0.5]), 0.9)
-    loop = (1 + 0.9 * 2) / (1 - 0.81)
-    np.testing.assert_allclose(found, [5 + 0.9 * loop, loop, 2 + 0.9 * loop, 5.0])
+    # Two episodes, 0 1 2 and 3 4 5 6; 4 jumps to 0, 1 jumps to 4, which is a loop; 6 ends, and 2 is worth 7.
+    problem = Problem(
+        step_reward=np.array([5.0, 1.0, 0.0, 2.0, 0.5, 3.0, 0.0]),
+        last=np.array([0, 0, 1, 0, 0, 0, 1], bool),
+        terminal=np.array([0, 0, 0, 0, 0, 0, 1], bool),
+        near=(np.zeros(8, int), np.zeros(0, int)),
+        source=np.array([1, 4]),
+        target=np.array([4, 0]),
+        gain=np.array([-1.0, 10.0]),
+        discount=0.9,
+        scale=10.0,
+    )
+    after = np.array([0, 0, 7.0, 0, 0, 0, 0])
+    loop = (10 + 0.9 * 5 + 0.81 * -1) / (1 - 0.9**3)  # from 4 on
+    from_1 = -1 + 0.9 * loop
+    found = evaluate(problem, np.array([-1, 0, -1, -1, 1, -1, -1]), after)
+    np.testing.assert_allclose(found, [5 + 0.9 * from_1, from_1, 7, 2 + 0.9 * loop, loop, 3, 0])
+    found = evaluate(problem, np.full(7, -1), after)
+    along = [5 + 0.9 * (1 + 0.9 * 7), 1 + 0.9 * 7, 7, 2 + 0.9 * (0.5 + 0.9 * 3), 0.5 + 0.9 * 3, 3, 0]
+    np.testing.assert_allclose(found, along)
 
 
 def test_a_planned_walk_gains_what_it_promises():

@@ -9,14 +9,17 @@ Nothing follows a termination. After a truncation the world went on: V there is 
 A plan exploits every error of the models, so r̂ is the lowest of their predictions, and a jump pays for where it may
 miss: the forward ensemble's worst error, times how steeply returns change between near states of the data.
 
-The solution is found by policy iteration. A policy sends every node to one other, so its value is a sum along
-pointers, exact after a few doublings of their reach; a handful of improvements settles the plan.
+The solution is found by policy iteration; a handful of improvements settles the plan. A policy runs along the logged
+steps from one jump to the next. What a run brings is the difference of two sums over the rewards ahead, taken once;
+so only the jumps' own values are left to find, as sums along pointers, exact after a few doublings of their reach.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
+from scipy.signal import lfilter
 
 from trajstitch.errors import InputError
 from trajstitch.graph import StitchGraph
@@ -89,7 +92,7 @@ class Problem:
             terminal=graph.terminal,
             near=(graph.near.offsets, graph.near.index),
             source=edges.source,
-            target=edges.target,
+            target=edges.target.astype(np.intp),  # the type that NumPy gathers by without converting it each time
             gain=gain,
             discount=config.discount,
             scale=max(float(np.abs(step_reward).max(initial=0)), float(np.abs(gain).max(initial=0)), 1e-12),
@@ -99,6 +102,17 @@ class Problem:
     def precision(self) -> float:
         """Values that differ by less are the same."""
         return 1e-7 * self.scale / (1 - self.discount)
+
+    @cached_property
+    def ahead(self) -> Float[np.ndarray, " nodes"]:
+        """The discounted rewards of all logged steps from each node on, whatever episodes they are of."""
+        return lfilter([1.0], [1.0, -self.discount], self.step_reward[::-1])[::-1]  # pyright: ignore[reportReturnType]
+
+    @cached_property
+    def powers(self) -> Float[np.ndarray, " steps"]:
+        """Of the discount, for runs of any length."""
+        ends = np.flatnonzero(self.last)
+        return self.discount ** np.arange(np.diff(ends, prepend=-1).max(initial=1) + 1.0)
 
     def around(self, full: Bool[np.ndarray, " nodes"]) -> "Problem":
         """The same where entering a full node costs more than anything can bring."""
@@ -112,9 +126,10 @@ class Problem:
         self, values: Float[np.ndarray, " nodes"]
     ) -> tuple[Float[np.ndarray, " nodes"], Float[np.ndarray, " edges"]]:
         """Of each logged step (of a last state, its own V) and of each jump, given V."""
-        following = values[np.minimum(np.arange(len(values)) + 1, len(values) - 1)]
-        step = np.where(self.last, values, self.step_reward + self.discount * following)
-        return step, self.gain + self.discount * values[self.target]
+        step = self.step_reward.copy()
+        step[:-1] += self.discount * values[1:]
+        step[self.last] = values[self.last]
+        return step, self.gain + (self.discount * values)[self.target]
 
 
 @dataclass(frozen=True)
@@ -128,8 +143,7 @@ class Solution:
 
 def solve(problem: Problem, config: Plan) -> Solution:
     """Policy iteration."""
-    nodes, last, discount = len(problem.last), problem.last, config.discount
-    itself = np.arange(nodes)
+    nodes, last = len(problem.last), problem.last
     open_ends = np.flatnonzero(last & ~problem.terminal)
     choice = np.full(nodes, -1, np.int64)
     after = np.zeros(nodes)  # what an episode's last state is worth
@@ -139,12 +153,7 @@ def solve(problem: Problem, config: Plan) -> Solution:
     candidate, starts = np.unique(problem.source, return_index=True)
     counts = np.diff(np.append(starts, len(problem.source)))
     for _ in range(config.improvements):
-        onward = np.where(last, itself, itself + 1)
-        reward = np.where(last, (1 - discount) * after, problem.step_reward)
-        jumps = np.flatnonzero(choice >= 0)
-        onward[jumps], reward[jumps] = problem.target[choice[jumps]], problem.gain[choice[jumps]]
-        values = evaluate(onward, reward, discount)
-
+        values = evaluate(problem, choice, after)
         step, worth = problem.worth(values)
         better = np.full(nodes, -1, np.int64)
         # A node keeps its course unless another is truly better, so that rounding can't make it waver.
@@ -164,14 +173,31 @@ def solve(problem: Problem, config: Plan) -> Solution:
     return Solution(choice, values)
 
 
-def evaluate(onward: np.ndarray, reward: Float[np.ndarray, " nodes"], discount: float) -> Float[np.ndarray, " nodes"]:
-    """The discounted sum of rewards along each node's pointers, by doubling how far they reach."""
-    total, reach, factor = reward.astype(np.float64), onward, discount
-    while factor > 1e-12:
-        total = total + factor * total[reach]
+def evaluate(
+    problem: Problem, choice: Integer[np.ndarray, " nodes"], after: Float[np.ndarray, " nodes"]
+) -> Float[np.ndarray, " nodes"]:
+    """V where each node goes on along the edge of its choice (-1: its logged step), and last states are worth `after`.
+
+    Every node runs along logged steps to the next stop: a node that jumps, or an episode's last state.
+    """
+    jumps, ahead = choice >= 0, problem.ahead
+    stops = jumps | problem.last
+    place = np.cumsum(stops) - stops  # of each node's stop, among the stops
+    stop = np.flatnonzero(stops)
+    far = problem.powers[stop[place] - np.arange(len(stops))]
+    run = ahead - far * ahead[stop[place]]
+
+    total, factor, reach = after[stop], np.zeros(len(stop)), np.arange(len(stop))
+    edge, jumping = choice[jumps], jumps[stop]
+    target = problem.target[edge]
+    total[jumping] = problem.gain[edge] + problem.discount * run[target]
+    factor[jumping] = problem.discount * far[target]
+    reach[jumping] = place[target]
+    while factor.max(initial=0) > 1e-12:
+        total += factor * total[reach]
+        factor *= factor[reach]
         reach = reach[reach]
-        factor = factor * factor
-    return total
+    return run + far * total[place]
 
 
 def _highest(
