@@ -19,6 +19,7 @@ from trajstitch.fit import State, fit
 from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.policies.iql import IQL
 from trajstitch.policies.policy import Policy, load_policies, load_policy, save_policies
+from trajstitch.policies.samples import Sizes
 from trajstitch.policies.td3_bc import TD3BC
 from trajstitch.runs import Run, tensors_of
 from trajstitch.training import Algorithm, exported, start
@@ -244,7 +245,7 @@ def test_td3_bc_standardises_as_published_and_bc_and_iql_do_not() -> None:
 @pytest.mark.parametrize("algorithm", [TD3BC(), IQL()], ids=["td3-bc", "iql"])
 def test_nothing_follows_a_termination_and_a_truncation_bootstraps(algorithm: Any) -> None:
     data = one_step(8)
-    model = algorithm.init(jax.random.key(0), data)
+    model = algorithm.init(jax.random.key(0), Sizes.of(data))
     ended = algorithm.problem(replace(data, rewards=np.arange(8.0))).samples._replace(reward=jnp.zeros(8))
     cut = ended._replace(terminated=jnp.zeros(8, bool))
     key = jax.random.key(1)
@@ -255,7 +256,7 @@ def test_nothing_follows_a_termination_and_a_truncation_bootstraps(algorithm: An
 def test_td3_bc_pulls_as_far_as_alpha_says() -> None:
     """Its loss is the cloning error where Q is left out, and −α sign(Q) more with it."""
     data = one_step(64)
-    model = TD3BC().init(jax.random.key(0), data)
+    model = TD3BC().init(jax.random.key(0), Sizes.of(data))
     batch = TD3BC().problem(data).samples
     alone, metrics = TD3BC(alpha=0).actor_loss(model, batch, jax.random.key(1))
     both, _ = TD3BC(alpha=2.5).actor_loss(model, batch, jax.random.key(1))
@@ -268,7 +269,7 @@ def test_iql_value_is_the_expectile() -> None:
     """At the minimum of its loss, τ E[(Q−V)+] = (1−τ) E[(V−Q)+]: the gradient there is zero."""
     data = one_step(64)
     algorithm = IQL(expectile=0.9, scale_rewards=False)
-    model = algorithm.init(jax.random.key(0), data)
+    model = algorithm.init(jax.random.key(0), Sizes.of(data))
     batch = algorithm.problem(data).samples
     above = np.asarray(model.advantage(batch), np.float64)
     expected = np.mean(np.where(above > 0, 0.9, 0.1) * above**2)

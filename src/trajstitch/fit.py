@@ -82,6 +82,7 @@ class State(eqx.Module):
     best_step: Integer[Array, " members"]
 
 
+@eqx.filter_jit
 def stack(members: list[Any]) -> Any:
     """Models with one leading axis, as `begin` takes them."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *members)
@@ -94,22 +95,26 @@ def member(models: Any, index: int | slice | np.ndarray) -> Any:
 
 def begin(algorithm: Algorithm, models: Any, keys: PRNGKeyArray) -> State:
     """The state before the first step; `models` are stacked, with one key a member."""
-
-    def optimisers(model: Any) -> tuple[Any, ...]:
-        return tuple(
-            objective.optimiser.init(eqx.filter(objective.moves(model), eqx.is_inexact_array))
-            for objective in algorithm.objectives()
-        )
-
     return State(
         model=models,
-        optimisers=eqx.filter_vmap(optimisers)(models),
+        optimisers=_optimisers(algorithm, models),
         keys=keys,
         step=jnp.zeros((), jnp.int32),
         best=models,
         best_loss=jnp.full(len(keys), jnp.inf, jnp.float32),
         best_step=jnp.zeros(len(keys), jnp.int32),
     )
+
+
+@eqx.filter_jit
+def _optimisers(algorithm: Algorithm, models: Any) -> tuple[Any, ...]:
+    def of_member(model: Any) -> tuple[Any, ...]:
+        return tuple(
+            objective.optimiser.init(eqx.filter(objective.moves(model), eqx.is_inexact_array))
+            for objective in algorithm.objectives()
+        )
+
+    return eqx.filter_vmap(of_member)(models)
 
 
 def fit(

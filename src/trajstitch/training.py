@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,7 +31,7 @@ from trajstitch.formats.columns import Columns
 from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.policies.iql import IQL
 from trajstitch.policies.policy import Policy, Units, save_policies
-from trajstitch.policies.samples import Problem
+from trajstitch.policies.samples import Problem, Sizes
 from trajstitch.policies.td3_bc import TD3BC
 from trajstitch.pool import end_to_end
 from trajstitch.runs import Run
@@ -53,7 +54,7 @@ class Algorithm(Protocol):
     @property
     def batch_size(self) -> int: ...
     def problem(self, data: Trajectories) -> Problem: ...
-    def init(self, key: PRNGKeyArray, data: Trajectories) -> Any: ...
+    def init(self, key: PRNGKeyArray, sizes: Sizes) -> Any: ...
     def objectives(self) -> tuple[Objective, ...]: ...
 
 
@@ -88,7 +89,7 @@ def train_together(
         return problem.samples
 
     table, ranges = end_to_end(map(samples, sets), [data.steps for data in sets])
-    state = _begin(algorithm, [(data, number) for data in sets for number in numbers])
+    state = start(algorithm, sets[0], [*numbers] * len(sets))
     state = fit(algorithm, resumed(state), table, ranges.for_each(seeds), title=_name(algorithm), each=each)
     config = {"policy": _name(algorithm), **asdict(algorithm)}  # pyright: ignore[reportArgumentType]
     return [
@@ -98,15 +99,16 @@ def train_together(
 
 
 def start(algorithm: Algorithm, data: Trajectories, seeds: Sequence[int]) -> State:
-    """The state before the first step. What a seed learns depends on its own number alone."""
-    return _begin(algorithm, [(data, seed) for seed in seeds])
-
-
-def _begin(algorithm: Algorithm, members: Sequence[tuple[Trajectories, int]]) -> State:
-    keys = [jax.random.split(jax.random.key(seed)) for _, seed in members]
+    """The state before the first step. What a seed learns depends on its own number alone, and on its data."""
+    keys = [jax.random.split(jax.random.key(seed)) for seed in seeds]
     # Drawn one by one: a vmap over seeds would round the weights differently with their number.
-    models = stack([algorithm.init(key, data) for (data, _), (key, _) in zip(members, keys, strict=True)])
+    models = stack([_drawn(algorithm, key, Sizes.of(data)) for key, _ in keys])
     return begin(algorithm, models, jnp.stack([key for _, key in keys]))
+
+
+@eqx.filter_jit
+def _drawn(algorithm: Algorithm, key: PRNGKeyArray, sizes: Sizes) -> Any:
+    return algorithm.init(key, sizes)
 
 
 def exported(state: State, units: Units, seeds: Sequence[int], config: dict[str, Any]) -> list[Policy]:

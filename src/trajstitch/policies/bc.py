@@ -19,7 +19,7 @@ from trajstitch.models.dynamics import log_density
 from trajstitch.models.mlp import MLP
 from trajstitch.models.value import TwinValue, fit_value, values
 from trajstitch.policies.policy import LOG_STD
-from trajstitch.policies.samples import Problem, in_units, units
+from trajstitch.policies.samples import Problem, Sizes, in_units, units
 from trajstitch.policies.td3 import Actor
 from trajstitch.trajectories import Trajectories
 
@@ -55,9 +55,9 @@ class BC:
         steps = in_units(data, made)
         return Problem(made, Sample(steps.observation, steps.action))
 
-    def init(self, key: PRNGKeyArray, data: Trajectories) -> Clone:
-        outputs = data.action_size * (2 if self.gaussian else 1)
-        return Clone(Actor(MLP(data.observation_size, self.hidden, outputs, key), (1.0,) * outputs))
+    def init(self, key: PRNGKeyArray, sizes: Sizes) -> Clone:
+        outputs = sizes.action_size * (2 if self.gaussian else 1)
+        return Clone(Actor(MLP(sizes.observation_size, self.hidden, outputs, key), (1.0,) * outputs))
 
     def loss(self, model: Clone, batch: Sample, key: PRNGKeyArray) -> tuple[Array, Metrics]:
         action, *spread = jnp.split(model.actor(batch.observation), 2 if self.gaussian else 1, axis=-1)

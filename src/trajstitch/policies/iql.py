@@ -17,7 +17,7 @@ from trajstitch.errors import InputError
 from trajstitch.fit import Metrics, Objective
 from trajstitch.models.dynamics import log_density
 from trajstitch.models.mlp import MLP
-from trajstitch.policies.samples import Problem, in_units, units
+from trajstitch.policies.samples import Problem, Sizes, in_units, units
 from trajstitch.policies.td3 import Actor, Critics, critic_error, networks, towards
 from trajstitch.trajectories import Trajectories
 from trajstitch.transitions import Transitions
@@ -77,11 +77,11 @@ class IQL:
             scale = RETURN_SPAN / span
         return Problem(made, in_units(data, made, scale))
 
-    def init(self, key: PRNGKeyArray, data: Trajectories) -> Model:
+    def init(self, key: PRNGKeyArray, sizes: Sizes) -> Model:
         key, value_key = jax.random.split(key)
-        made = networks(key, data.observation_size, (1.0,) * data.action_size, self.hidden)
-        value = MLP(data.observation_size, self.hidden, 1, value_key)
-        return Model(made.actor, jnp.zeros(data.action_size), value, made.critics, made.target_critics)
+        made = networks(key, sizes.observation_size, (1.0,) * sizes.action_size, self.hidden)
+        value = MLP(sizes.observation_size, self.hidden, 1, value_key)
+        return Model(made.actor, jnp.zeros(sizes.action_size), value, made.critics, made.target_critics)
 
     def value_loss(self, model: Model, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Metrics]:
         above = model.advantage(batch)

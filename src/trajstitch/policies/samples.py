@@ -14,6 +14,17 @@ from trajstitch.trajectories import Trajectories
 from trajstitch.transitions import Transitions
 
 
+class Sizes(NamedTuple):
+    """Of a policy's inputs and outputs."""
+
+    observation_size: int
+    action_size: int
+
+    @classmethod
+    def of(cls, data: Trajectories) -> "Sizes":
+        return cls(data.observation_size, data.action_size)
+
+
 class Problem(NamedTuple):
     """What an algorithm learns from."""
 

@@ -13,7 +13,7 @@ import optax
 from jaxtyping import Array, PRNGKeyArray
 
 from trajstitch.fit import Metrics, Objective
-from trajstitch.policies.samples import Problem, in_units, units
+from trajstitch.policies.samples import Problem, Sizes, in_units, units
 from trajstitch.policies.td3 import Networks, critic_error, networks, smoothed_target, towards
 from trajstitch.trajectories import Trajectories
 from trajstitch.transitions import Transitions
@@ -51,8 +51,8 @@ class TD3BC:
         made = units(data, self.standardise, EPSILON)
         return Problem(made, in_units(data, made))
 
-    def init(self, key: PRNGKeyArray, data: Trajectories) -> Networks:
-        return networks(key, data.observation_size, (1.0,) * data.action_size, self.hidden)
+    def init(self, key: PRNGKeyArray, sizes: Sizes) -> Networks:
+        return networks(key, sizes.observation_size, (1.0,) * sizes.action_size, self.hidden)
 
     def critic_loss(self, model: Networks, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Metrics]:
         target = smoothed_target(model, batch, key, self.discount, self.target_noise, self.target_noise_clip)
