@@ -1,7 +1,7 @@
 """How fast policies train: updates a second of each, for one seed and for several at once.
 
     python benchmarks/policies.py --json rates.json
-    python benchmarks/policies.py --full --json h200.json
+    python benchmarks/policies.py --full --policies bc iql --json h200.json
     python benchmarks/policies.py --write-docs rates.json h200.json
 
 The targets on one H200 are 15 BC seeds × 100,000 steps in 15 s, and 5 seeds × 1,000,000 steps of TD3+BC or IQL in six
@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -33,7 +33,7 @@ from trajstitch.runs import command_line, machine, versions
 from trajstitch.training import CHUNK, Algorithm, start
 from trajstitch.trajectories import Metadata, Trajectories
 
-TARGETS = ((BC(), 15, 15.0), (TD3BC(), 5, 360.0), (IQL(), 5, 360.0))
+TARGETS = {"bc": (BC(), 15, 15.0), "td3-bc": (TD3BC(), 5, 360.0), "iql": (IQL(), 5, 360.0)}
 """Algorithm, seeds, and the seconds its published number of steps may take on an H200."""
 
 
@@ -47,6 +47,10 @@ class Benchmark:
     """Steps of data."""
     full: bool = False
     """Train what the targets name to the end instead, and time it."""
+    policies: tuple[Literal["bc", "td3-bc", "iql"], ...] = ("bc", "td3-bc", "iql")
+    """Of these."""
+    note: str = ""
+    """A word about the circumstances, for the page."""
     json: Path | None = None
     """Write the numbers here."""
     write_docs: tuple[Path, ...] = ()
@@ -152,7 +156,7 @@ def page(measured: list[dict[str, Any]]) -> str:
             if facts[kind]:
                 rows = [cells(kind, row) for row in facts[kind]]
                 lines += ["", f"## {facts['machine']}", "", *markdown(head, rows)]
-        lines += ["", f"Command: `{facts['asked']}`. Versions: {known}."]
+        lines += ["", " ".join(filter(None, (facts["note"], f"Command: `{facts['asked']}`. Versions: {known}.")))]
     return "\n".join(lines) + "\n"
 
 
@@ -163,9 +167,9 @@ def main(config: Benchmark) -> None:
         return
     given, out = data(config.transitions), console.stdout()
     facts: dict[str, Any] = {"machine": machine(), "versions": versions(), "asked": command_line()}
-    facts |= {"rates": [], "full": []}
+    facts |= {"note": config.note, "rates": [], "full": []}
     if config.full:
-        for algorithm, seeds, target in TARGETS:
+        for algorithm, seeds, target in map(TARGETS.__getitem__, config.policies):
             facts["full"].append(whole(algorithm, algorithm.problem(given).samples, given, seeds, target))
             write(facts, config.json)
     else:

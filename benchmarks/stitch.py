@@ -1,14 +1,14 @@
 """What each stage of stitching costs as the data grows, and a pass on the graph beside the step-by-step way.
 
     python benchmarks/stitch.py --sizes 50000 100000 200000 --json stitch.json
-    python benchmarks/stitch.py --write-docs stitch.json h200.json
+    python benchmarks/stitch.py --write-docs stitch.json h200.json --runs runs/paper runs/quick
 
 The step-by-step way is the one of the paper's authors' public code: at each step a KD-tree query around s and s',
 then the dynamics ensemble and V on the candidates. It is timed on a sample of steps, in the same process, on the
 same data, models and candidates as the graph, by turns with passes on it; of both, the median turn counts. Models are
 trained briefly: their quality does not matter here, and what training them takes is told by rates. Each size is
 measured in a process of its own, so that its memory is. `--write-docs` measures nothing: it writes
-docs/results/speed.md from files of measurements.
+docs/results/speed.md from files of measurements, and from the folders of whole runs of `trajstitch stitch`.
 """
 
 import argparse
@@ -42,7 +42,7 @@ from trajstitch.models.value import TwinValue, Value, fit_value, values
 from trajstitch.neighbours import Near
 from trajstitch.passes import Rules, one_pass
 from trajstitch.paths import Paths
-from trajstitch.runs import command_line, machine, versions
+from trajstitch.runs import Run, command_line, machine, versions
 from trajstitch.sets.collect import Collect, collect
 from trajstitch.stitching import PRESETS, fit_models
 from trajstitch.trajectories import Trajectories
@@ -185,7 +185,17 @@ def show(rows: list[dict[str, Any]]) -> None:
     console.stdout().print(table)
 
 
-def page(rows: list[dict[str, Any]]) -> str:
+def whole_run(folder: Path) -> list[str]:
+    """What a run of `trajstitch stitch` took, by its own folder."""
+    run = Run.open(folder, "stitch")
+    asked, seconds = run.facts["config"], run.read_json("seconds")
+    stages = [seconds.get(stage, 0.0) for stage in ("models", "graph", "passes")]
+    name = Path(asked["source"].removeprefix("npz:")).stem
+    words = [name, f"{asked['transitions']:,}", asked["preset"], str(asked["seeds"])]
+    return [*words, *(f"{took:,.0f}" for took in (*stages, sum(stages))), run.facts["machine"]]
+
+
+def page(rows: list[dict[str, Any]], runs: list[list[str]]) -> str:
     lines = [
         "# How fast stitching is",
         "",
@@ -204,6 +214,10 @@ def page(rows: list[dict[str, Any]]) -> str:
         known = ", ".join(f"{package} {version}" for package, version in group[0]["versions"].items())
         lines += ["", f"## {name}", "", *markdown(TITLES, [columns(row) for row in group])]
         lines += ["", f"Command: `{group[0]['asked']}`. Versions: {known}."]
+    if runs:
+        heads = ("data", "transitions", "preset", "seeds", "models", "graph", "passes", "together", "machine")
+        told = "Seconds of `trajstitch stitch DATA … --preset PRESET --seeds SEEDS`, as its run's folder tells them."
+        lines += ["", "## Whole runs", "", told, "", *markdown(heads, runs)]
     return "\n".join(lines) + "\n"
 
 
@@ -217,10 +231,11 @@ def main() -> None:
     parser.add_argument("--k", type=int, default=16)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--write-docs", type=Path, nargs="+", metavar="JSON")
+    parser.add_argument("--runs", type=Path, nargs="+", default=[], metavar="FOLDER", help="whole runs, for the page")
     options = parser.parse_args()
     if options.write_docs:
         rows = [row for file in options.write_docs for row in json.loads(file.read_text())]
-        Path("docs/results/speed.md").write_text(page(rows))
+        Path("docs/results/speed.md").write_text(page(rows, [whole_run(folder) for folder in options.runs]))
         return
     rows = []
     with tempfile.TemporaryDirectory() as folder:

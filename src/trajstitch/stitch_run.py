@@ -13,7 +13,7 @@ Of several seeds, which share all but the last two, each has these in a folder o
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -150,17 +150,12 @@ def stitch_run(job: Stitch, columns: Columns | None = None) -> list[Stitched]:
     size = {"transitions": data.steps, "mean_return": float(data.returns.mean())}
     run = Run.start(job.folder, "stitch", {**facts, **size, "stitching": asdict(config)}, resume=job.resume)
     stages = Stages(run, config, data, job.seed, job.seeds)
-    reason, results = stages.one_quality(), [(Paths.of(data).trajectories(), [])] * job.seeds
-    if reason is None:
-        models, worths = stages.models()
-        reason = ignorance(worths)
-        results = results if reason else stages.results(models, stages.graph(models))
-    if reason is not None:
-        console.log(f"nothing is stitched: {reason}")
-    for (after, _), target in zip(results, job.targets, strict=True):
-        formats.save(after, target, force=job.force)
-    seconds = run.read_json("seconds") if run.has("seconds") else {}
-    return [Stitched(run, data, after, passes, reason, seconds) for after, passes in results]
+    done = stages.all()
+    if done[0].left_alone is not None:
+        console.log(f"nothing is stitched: {done[0].left_alone}")
+    for one, target in zip(done, job.targets, strict=True):
+        formats.save(one.after, target, force=job.force)
+    return done
 
 
 def place(run: Run, seed: int | None = None) -> str:
@@ -175,10 +170,30 @@ def place(run: Run, seed: int | None = None) -> str:
 class Stages:
     """A run's stages: each is read if it is there, else made and kept."""
 
-    def __init__(self, run: Run, config: Stitching, data: Trajectories, seed: int, seeds: int = 1) -> None:
+    def __init__(
+        self,
+        run: Run,
+        config: Stitching,
+        data: Trajectories,
+        seed: int,
+        seeds: int = 1,
+        before: Callable[[str], None] = lambda stage: None,
+    ) -> None:
         self.run, self.config, self.data = run, config, data
         self.seeds = range(seed, seed + seeds)
         self.models_key, _ = keys_of(seed)
+        self.before = before
+        """Called with the name of each stage that is about to be made; it may object by raising."""
+
+    def all(self) -> list[Stitched]:
+        """Every stage in turn, as far as it pays; what comes of it for each seed."""
+        reason, results = self.one_quality(), [(Paths.of(self.data).trajectories(), [])] * len(self.seeds)
+        if reason is None:
+            models, worths = self.models()
+            reason = ignorance(worths)
+            results = results if reason else self.results(models)
+        seconds = self.run.read_json("seconds") if self.run.has("seconds") else {}
+        return [Stitched(self.run, self.data, after, passes, reason, seconds) for after, passes in results]
 
     def foretold(self) -> float | None:
         """How far states foretell the returns, as `quality` says."""
@@ -194,6 +209,7 @@ class Stages:
         if self.run.has("models"):
             models = self.run.read_tree("models", like=untrained(self.config, self.data, self.models_key))
             return models, [Worth(**worth) for worth in self.run.read_json("models")]
+        self.before("models")
         start = time.monotonic()
         models, worths = fit_models(self.config, self.data, self.models_key)
         self.run.write_json("models", [asdict(worth) for worth in worths])
@@ -205,17 +221,14 @@ class Stages:
         path = self.run.path("graph.safetensors")
         if path.exists():
             return StitchGraph.load(path)
+        self.before("graph")
         start = time.monotonic()
         graph = build(self.data, models, self.config.near, self.config.reach)
         graph.save(path)
         self._took("graph", start)
         return graph
 
-    def result(self, models: Models, graph: StitchGraph) -> tuple[Trajectories, list[dict[str, Any]]]:
-        """The first seed's stitched data, and what each pass did."""
-        return self.results(models, graph)[0]
-
-    def results(self, models: Models, graph: StitchGraph) -> list[tuple[Trajectories, list[dict[str, Any]]]]:
+    def results(self, models: Models) -> list[tuple[Trajectories, list[dict[str, Any]]]]:
         """Each seed's stitched data, and what each pass did."""
         places = [place(self.run, seed) for seed in self.seeds]
         locations = [f"npz:{self.run.path(f'{where}result.npz')}" for where in places]
@@ -224,6 +237,8 @@ class Stages:
                 (formats.load(location), self.run.read_json(f"{where}passes"))
                 for where, location in zip(places, locations, strict=True)
             ]
+        graph = self.graph(models)
+        self.before("passes")
         start = time.monotonic()
 
         def each(courses: list[Course]) -> None:

@@ -15,19 +15,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from trajstitch import console, formats, sets
 from trajstitch.experiments.table_results import digest
 from trajstitch.fit import State
 from trajstitch.formats.atomic import replacing
-from trajstitch.graph import Models
-from trajstitch.paths import Paths
 from trajstitch.policies.policy import Policy, load_policies, save_policies
 from trajstitch.runs import Run, tensors_of, tree_from
 from trajstitch.sets.collect import Collect, collect
 from trajstitch.stitch_run import Stages, Stitched
-from trajstitch.stitching import ignorance, preset_for
+from trajstitch.stitching import preset_for
 from trajstitch.tensors import read_tensors, save_tensors
 from trajstitch.training import Algorithm, train_together
 from trajstitch.trajectories import Trajectories
@@ -101,34 +98,18 @@ class Work:
         with self._alone(folder):
             facts = {"set": asked.set, "transitions": size_of(asked), "seed": asked.seed, "stitching": asdict(config)}
             run = Run.start(folder, "stitch", facts, resume=True)
-            stages = Stages(run, config, data, asked.seed)
             commits = run.read_json("commits") if run.has("commits") else []
             if not run.has("passes") and self.commit not in commits:
                 run.write_json("commits", [*commits, self.commit])
-            stages.foretold()  # the table tells it of presets too that don't ask
-            after, passes, reason = Paths.of(data).trajectories(), [], stages.one_quality()
-            if reason is None:
-                if not run.has("models"):
-                    self.clock.require(self._expected(preset, "models"), f"models of {asked.set}")
-                models, worths = stages.models()
-                reason = ignorance(worths)
-                if reason is None:
-                    after, passes = self._stitched(stages, models, asked.set, preset)
-            run.path("graph.safetensors").unlink(missing_ok=True)  # by far the largest file, and of no more use
-            seconds = run.read_json("seconds") if run.has("seconds") else {}
-            return Stitched(run, data, after, passes, reason, seconds)
 
-    def _stitched(
-        self, stages: Stages, models: Models, name: str, preset: str
-    ) -> tuple[Trajectories, list[dict[str, Any]]]:
-        run = stages.run
-        if run.has("passes"):
-            return formats.load(f"npz:{run.path('result.npz')}"), run.read_json("passes")
-        if not run.path("graph.safetensors").exists():
-            self.clock.require(self._expected(preset, "graph"), f"graph of {name}")
-        made = stages.graph(models)
-        self.clock.require(self._expected(preset, "passes"), f"passes of {name}")
-        return stages.result(models, made)
+            def before(stage: str) -> None:
+                self.clock.require(self._expected(preset, stage), f"{stage} of {asked.set}")
+
+            stages = Stages(run, config, data, asked.seed, before=before)
+            stages.foretold()  # the table tells it of presets too that don't ask
+            (done,) = stages.all()
+            run.path("graph.safetensors").unlink(missing_ok=True)  # by far the largest file, and of no more use
+            return done
 
     def _expected(self, preset: str, stage: str) -> float:
         """The longest that a stage has taken here so far."""
