@@ -154,7 +154,7 @@ def fit(
             if held_out is not None:
                 state = _keep_best(algorithm, state, held_out, patience)
                 metrics["held_out"] = state.best_loss
-            shown = {name: float(jnp.mean(value)) for name, value in metrics.items()}
+            shown = {name: float(np.mean(value)) for name, value in jax.device_get(metrics).items()}
             advance(length, **{name: shown[name] for name in ("held_out", "loss") if name in shown})
             if each is not None:
                 each(state, shown)
