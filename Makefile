@@ -1,6 +1,6 @@
 # Every target sets up what it needs, once. `make demo` and `make test` are all a fresh machine has to know.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench interop peers clean
+.PHONY: help demo test test-gpu lint format bench interop peers clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -8,11 +8,13 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
 READY := .venv/.ready
 BIN := .venv/bin
+comma := ,
 
 help:
 	@echo "make demo     the whole line on built-in data, in minutes: prints what improved and where it is saved"
 	@echo "make test     the tests"
 	@echo "make lint     ruff and pyright"
+	@echo "make test-gpu the tests that need an NVIDIA GPU (installs JAX for CUDA into .venv)"
 	@echo "make bench    the benchmarks, with tables on the screen and JSON in benchmarks/results/"
 	@echo "make interop  other libraries read what we write (an environment of its own)"
 	@echo "make peers    d3rlpy's policies beside ours, on the same data (an environment of its own; 15 minutes on 2 cores)"
@@ -35,6 +37,10 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto
+
+test-gpu: $(READY)
+	$(call install,.venv,-e '.[dev$(comma)cuda]')
+	$(BIN)/python -m pytest -m gpu
 
 lint: $(READY)
 	$(BIN)/ruff check .

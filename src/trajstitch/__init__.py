@@ -9,6 +9,8 @@ trajstitch.save(data.best(0.1), "d4rl:best.hdf5")
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from trajstitch.accelerator import keep_programs
+
 if TYPE_CHECKING:
     from trajstitch.errors import InputError
     from trajstitch.evaluation import evaluate
@@ -64,3 +66,6 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'trajstitch' has no attribute {name!r}")
     return getattr(import_module(f"trajstitch.{_HOME[name]}"), name)
+
+
+keep_programs()
