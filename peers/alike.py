@@ -110,8 +110,6 @@ def with_weights_of(model: Any, peer: Any) -> Any:
         places.append((lambda model: model.target_actor.network.layers, places[0][1]))
     if hasattr(model, "value"):
         places.append((lambda model: model.value.layers, theirs.layers(modules.value_func)))
-        # Both then start from d3rlpy's standard deviation, e^-1.5.
-        model = eqx.tree_at(lambda model: model.log_std, model, model.log_std - 1.5)
     for where, layers in places:
         model = eqx.tree_at(where, model, [tuple(part[None] for part in layer) for layer in layers])
     return model

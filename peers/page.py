@@ -25,15 +25,15 @@ both libraries: two hidden layers of 256, batches of 256, Adam, γ = 0.99, targe
 mean squared error of a tanh; learning rates of 0.001 (BC) and 0.0003; TD3+BC with α = 2.5, noise 0.2 clipped at 0.5, a
 policy update every second step and standardised observations; IQL with expectile 0.7, temperature 3, weights up to
 100, rewards scaled to a span of returns of 1000, and a cosine for the actor's learning rate. Of d3rlpy's own defaults
-only BC's batch of 100 had to be changed, and the scalings and the cosine asked for. Both start from PyTorch's initial
-weights.
+only BC's batch of 100 had to be changed, the scalings and the cosine asked for, and IQL's standard deviation started at
+1, as published, instead of e^-1.5. Both start from PyTorch's initial weights.
 
 An update of BC and of TD3+BC is then the same in both, so that only the draw of first weights, batches and noise parts
 their scores. d3rlpy departs from the authors' code in these, where we do not:
 
 - TD3+BC moves the actor at its first step and every second one after it; published, at the second.
-- IQL's standard deviation is a sigmoid of a parameter between its bounds, e^-1.5 at the start; published, it is the
-  clipped exponential of a parameter, 1 at the start.
+- IQL's logarithm of the standard deviation is a sigmoid of a parameter between its bounds; published, it is the clipped
+  parameter.
 - IQL moves Q and V together, Q towards the V before that move, and then the actor; published, V, the actor and Q move
   in turn, each by the V just moved.
 
@@ -223,7 +223,7 @@ def alike_table(alike: dict[str, Any]) -> list[str]:
     lines = [
         "## The same steps",
         "",
-        "From the same weights (and, for IQL, d3rlpy's first standard deviation), on the same batches and without "
+        "From the same weights, on the same batches and without "
         "noise on target actions: how far apart the two policies' actions are, and how far the updates have moved "
         "ours, as root mean squares over states of "
         f"{alike['set']}. Actions span 2. Equal rules leave rounding, which training amplifies.",

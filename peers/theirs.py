@@ -61,7 +61,18 @@ def learner(algorithm: str, steps: int, seed: int, rows: Any) -> Any:
     d3rlpy.seed(seed)
     made = config(algorithm, steps).create(device="cpu")
     made.build_with_dataset(rows)
+    if algorithm == "iql":
+        start_spread_at_one(made.impl.modules.policy)
     return made
+
+
+def start_spread_at_one(policy: Any) -> None:
+    """Let a Gaussian policy's standard deviation start at 1, as IQL's authors do; d3rlpy has it start at e^-1.5."""
+    import torch
+
+    share = -policy._min_logstd / (policy._max_logstd - policy._min_logstd)
+    with torch.no_grad():
+        policy._logstd.fill_(float(np.log(share / (1 - share))))
 
 
 def fit(made: Any, rows: Any, steps: int) -> None:
