@@ -216,7 +216,10 @@ def page(rows: list[dict[str, Any]], runs: list[list[str]]) -> str:
         lines += ["", f"Command: `{group[0]['asked']}`. Versions: {known}."]
     if runs:
         heads = ("data", "transitions", "preset", "seeds", "models", "graph", "passes", "together", "machine")
-        told = "Seconds of `trajstitch stitch DATA … --preset PRESET --seeds SEEDS`, as its run's folder tells them."
+        told = (
+            "Seconds of `trajstitch stitch DATA … --preset PRESET --seeds SEEDS`, as its run's folder tells them; other "
+            "work may have run beside it."
+        )
         lines += ["", "## Whole runs", "", told, "", *markdown(heads, runs)]
     return "\n".join(lines) + "\n"
 
