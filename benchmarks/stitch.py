@@ -217,8 +217,8 @@ def page(rows: list[dict[str, Any]], runs: list[list[str]]) -> str:
     if runs:
         heads = ("data", "transitions", "preset", "seeds", "models", "graph", "passes", "together", "machine")
         told = (
-            "Seconds of `trajstitch stitch DATA … --preset PRESET --seeds SEEDS`, as its run's folder tells them; other "
-            "work may have run beside it."
+            "Seconds of `trajstitch stitch DATA … --preset PRESET --seeds SEEDS`, as its run's folder tells them; "
+            "other work may have run beside it."
         )
         lines += ["", "## Whole runs", "", told, "", *markdown(heads, runs)]
     return "\n".join(lines) + "\n"
