@@ -78,6 +78,12 @@ class Pair(NamedTuple):
             return None
         return ours.low <= theirs.high and theirs.low <= ours.high
 
+    @property
+    def by_chance(self) -> bool:
+        """Whether it may be chance which library's seeds score higher: a sharper question than `agree`."""
+        low, high = self.better.low, self.better.high
+        return low is None or high is None or low <= 0.5 <= high
+
     def __str__(self) -> str:
         return f"{TITLES[self.algorithm]} on {self.set}"
 
@@ -107,7 +113,7 @@ def page(rows: list[dict[str, Any]], speed: dict[str, Any] | None, alike: dict[s
         "evaluator that plays both libraries' policies from the same episode seeds. Written by "
         "`python peers/compare.py report` from the measurements.",
         "",
-        verdict(pairs[-1], settings[-1]),
+        verdict(pairs[-1], settings[-1]) + unpaired(of_setting[-1], pairs[-1]),
         *([] if speed is None else ["", speed_verdict(speed)]),
         "",
         "## Scores",
@@ -151,10 +157,24 @@ def verdict(pairs: list[Pair], setting: tuple[int, ...]) -> str:
     if not judged:
         return "Scores: there are too few seeds to say whether the libraries agree."
     apart = [f"{pair}: ours {pair.ours.iqm}, d3rlpy {pair.theirs.iqm}" for pair in judged if not pair.agree]
-    said = "**The final scores do not all agree**" if apart else "**The final scores agree**"
+    sharper = [f"{pair}, {_probability(pair.better)}" for pair in judged if pair.agree and not pair.by_chance]
+    said = "**The final scores do not all agree**" if apart or sharper else "**The final scores agree**"
     agreeing = f"the 95 % intervals overlap in {len(judged) - len(apart)} of {len(judged)} comparisons"
     named = f" Apart are {'; '.join(apart)}." if apart else ""
+    if sharper:
+        named += (
+            " Where they overlap, the probability that a seed of ours scores higher still leaves out 0.5 for "
+            f"{'; '.join(sharper)}."
+        )
     return f"{said} after {setting[1]:,} steps: {agreeing}.{named}"
+
+
+def unpaired(rows: list[dict[str, Any]], pairs: list[Pair]) -> str:
+    """What only one library has been measured on."""
+    there = {(pair.set, pair.algorithm) for pair in pairs}
+    asked = dict.fromkeys((row["set"], row["algorithm"]) for row in rows)
+    missing = [f"{TITLES[algorithm]} on {name}" for name, algorithm in asked if (name, algorithm) not in there]
+    return f" Not compared yet: {'; '.join(missing)}." if missing else ""
 
 
 def scores_table(setting: tuple[int, ...], rows: list[dict[str, Any]], pairs: list[Pair]) -> list[str]:

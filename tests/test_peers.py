@@ -72,6 +72,15 @@ def test_page_names_what_disagrees() -> None:
     assert "Apart are IQL on hopper/medium-expert: ours 41.0 [40.0, 42.0], d3rlpy 61.0 [60.0, 62.0]." in text
 
 
+def test_intervals_that_overlap_are_not_taken_for_agreement_where_one_library_is_always_ahead() -> None:
+    scores = {"trajstitch": (2.7, 2.7, 2.8, 3.0, 4.0), "d3rlpy": (3.1, 4.1, 6.6, 8.8, 14.2)}
+    rows = [row(library, "bc", seed, score) for library in scores for seed, score in enumerate(scores[library])]
+    text = page.page([*rows, row("trajstitch", "iql", 0, 40.0)], None, None)
+    assert "**The final scores do not all agree** after 2,000 steps: the 95 % intervals overlap in 1 of 1" in text
+    assert "still leaves out 0.5 for BC on hopper/medium-expert, 0.04 [" in text
+    assert "Not compared yet: IQL on hopper/medium-expert." in text
+
+
 def test_the_longest_training_is_judged_and_each_has_a_table() -> None:
     early = [{**one, "steps": 100} for one in measured(theirs_of_iql=60.0)]
     text = page.page([*measured(), *early], None, None)
