@@ -47,6 +47,24 @@ def test_jax_that_was_imported_before_is_told_too(tmp_path: Path, plugin: Path) 
     assert shown == [str(tmp_path / "trajstitch" / "xla")] * 2
 
 
+def test_what_was_set_in_python_is_left_alone(tmp_path: Path, plugin: Path) -> None:
+    own = f"import jax; jax.config.update('jax_compilation_cache_dir', {str(tmp_path)!r}); import trajstitch; "
+    shown = told({"JAX_PLATFORMS": "cpu"}, plugin, own + "print(jax.config.jax_compilation_cache_dir); ").splitlines()
+    assert shown == [str(tmp_path), "None"]
+
+
+def test_a_user_without_a_home_keeps_nothing_and_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv(accelerator.VARIABLE, raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(accelerator, "_has_plugin", lambda: True)
+    monkeypatch.setattr(accelerator.Path, "home", homeless)
+    accelerator.keep_programs()
+    assert accelerator.VARIABLE not in os.environ
+
+
 STITCH = """
 import hashlib
 import numpy as np

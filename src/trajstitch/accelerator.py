@@ -17,15 +17,17 @@ VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 
 def keep_programs() -> None:
     """Tell JAX where to keep what it compiles for a GPU, unless it has been told."""
-    if VARIABLE in os.environ or not _has_plugin():
+    jax = sys.modules.get("jax")  # which, if it is there, has read its environment already
+    told = os.environ.get(VARIABLE) or getattr(getattr(jax, "config", None), "jax_compilation_cache_dir", None)
+    if told or not _has_plugin():
         return
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # a user without a home, as in some containers
+        return
     os.environ[VARIABLE] = str(cache / "trajstitch" / "xla")
-    if "jax" in sys.modules:  # which has read its environment already
-        import jax
-
-        if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
-            jax.config.update("jax_compilation_cache_dir", os.environ[VARIABLE])
+    if jax is not None:
+        jax.config.update("jax_compilation_cache_dir", os.environ[VARIABLE])
 
 
 def _has_plugin() -> bool:
