@@ -99,7 +99,7 @@ def train_together(
 
 
 def start(algorithm: Algorithm, data: Trajectories, seeds: Sequence[int]) -> State:
-    """The state before the first step. What a seed learns depends on its own number alone, and on its data."""
+    """The state before the first step. What a seed learns depends on its own number and its data alone."""
     keys = [jax.random.split(jax.random.key(seed)) for seed in seeds]
     # Drawn one by one: a vmap over seeds would round the weights differently with their number.
     models = stack([_drawn(algorithm, key, Sizes.of(data)) for key, _ in keys])
