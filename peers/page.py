@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trajstitch.errors import InputError
+from trajstitch.experiments.table_report import verdict as against_chance
 from trajstitch.formats.atomic import replacing
 from trajstitch.scores import Interval, Summary, probability_of_improvement
 
@@ -77,12 +78,6 @@ class Pair(NamedTuple):
         if ours.low is None or ours.high is None or theirs.low is None or theirs.high is None:
             return None
         return ours.low <= theirs.high and theirs.low <= ours.high
-
-    @property
-    def by_chance(self) -> bool:
-        """Whether it may be chance which library's seeds score higher: a sharper question than `agree`."""
-        low, high = self.better.low, self.better.high
-        return low is None or high is None or low <= 0.5 <= high
 
     def __str__(self) -> str:
         return f"{TITLES[self.algorithm]} on {self.set}"
@@ -157,7 +152,11 @@ def verdict(pairs: list[Pair], setting: tuple[int, ...]) -> str:
     if not judged:
         return "Scores: there are too few seeds to say whether the libraries agree."
     apart = [f"{pair}: ours {pair.ours.iqm}, d3rlpy {pair.theirs.iqm}" for pair in judged if not pair.agree]
-    sharper = [f"{pair}, {_probability(pair.better)}" for pair in judged if pair.agree and not pair.by_chance]
+    sharper = [
+        f"{pair}, {_probability(pair.better)}"
+        for pair in judged
+        if pair.agree and against_chance(pair.better) != "neither"
+    ]
     said = "**The final scores do not all agree**" if apart or sharper else "**The final scores agree**"
     agreeing = f"the 95 % intervals overlap in {len(judged) - len(apart)} of {len(judged)} comparisons"
     named = f" Apart are {'; '.join(apart)}." if apart else ""
