@@ -145,7 +145,8 @@ def test_likelihoods_are_those_of_the_models():
     data = random_data(np.random.default_rng(0), coarse=False)
     low, mean, _ = tables(data)
     states = jnp.asarray(data.observations)
-    each = jax.vmap(lambda model: model.log_likelihood(states[:, None], states[None]))(models().dynamics)
+    with jax.default_matmul_precision("highest"):
+        each = jax.vmap(lambda model: model.log_likelihood(states[:, None], states[None]))(models().dynamics)
     np.testing.assert_allclose(low, each.min(0), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(mean, jax.nn.logsumexp(each, 0) - np.log(len(each)), rtol=1e-4, atol=1e-4)
 
