@@ -50,7 +50,7 @@ class Benchmark:
     policies: tuple[Literal["bc", "td3-bc", "iql"], ...] = ("bc", "td3-bc", "iql")
     """Of these."""
     note: str = ""
-    """A word about the circumstances, for the page."""
+    """A word about the circumstances: kept beside the numbers, or put onto the page that is written."""
     json: Path | None = None
     """Write the numbers here."""
     write_docs: tuple[Path, ...] = ()
@@ -142,13 +142,14 @@ def cells(kind: str, row: dict[str, Any]) -> list[str]:
     return [name, str(row["seeds"]), *(f"{row[key]:,.0f}" for key in keys)]
 
 
-def page(measured: list[dict[str, Any]]) -> str:
+def page(measured: list[dict[str, Any]], note: str) -> str:
     lines = [
         "# How fast policies train",
         "",
         "All seeds of a policy train at once. Steps a second of the loop once compiled, times the seeds: updates a "
         "second; and whole trainings of the published length, compilation included, beside what they may take on one "
         "H200. Written by `python benchmarks/policies.py --write-docs` from measurements by the same script.",
+        *(["", note] if note else []),
     ]
     for facts in measured:
         known = ", ".join(f"{package} {version}" for package, version in facts["versions"].items())
@@ -156,14 +157,14 @@ def page(measured: list[dict[str, Any]]) -> str:
             if facts[kind]:
                 rows = [cells(kind, row) for row in facts[kind]]
                 lines += ["", f"## {facts['machine']}", "", *markdown(head, rows)]
-        lines += ["", " ".join(filter(None, (facts["note"], f"Command: `{facts['asked']}`. Versions: {known}.")))]
+        lines += ["", " ".join(filter(None, (facts.get("note"), f"Command: `{facts['asked']}`. Versions: {known}.")))]
     return "\n".join(lines) + "\n"
 
 
 def main(config: Benchmark) -> None:
     if config.write_docs:
         measured = [json.loads(file.read_text()) for file in config.write_docs]
-        Path("docs/results/policies.md").write_text(page(measured))
+        Path("docs/results/policies.md").write_text(page(measured, config.note))
         return
     given, out = data(config.transitions), console.stdout()
     facts: dict[str, Any] = {"machine": machine(), "versions": versions(), "asked": command_line()}
