@@ -13,7 +13,7 @@ from trajstitch.models.dynamics import Dynamics, fit_dynamics
 from trajstitch.models.forward import ForwardDynamics, fit_forward, judged
 from trajstitch.models.inverse import InverseDynamics, fit_inverse
 from trajstitch.models.reward import GenerativeReward, RegressionReward, fit_reward
-from trajstitch.models.value import TwinValue, discounted_returns, fit_value, values
+from trajstitch.models.value import TwinValue, discounted_returns, fit_value, ranking, values
 from trajstitch.trajectories import Trajectories
 
 KEY = jax.random.key(0)
@@ -125,16 +125,28 @@ def test_value_says_what_it_is_worth_and_starts_warm(data):
     config = TwinValue(hidden=(16,), steps=2000, warm_steps=1, learning_rate=3e-3, follow=0.02)
     model, worth = fit_value(config, data, KEY)
     assert worth.learned
-    assert worth.facts["R²"] > 0.5
+    assert worth.facts["ranking"] > 0.7
+    assert worth.facts["value_error"] < worth.facts["baseline"]
+    assert abs(worth.facts["bias"]) < worth.facts["value_error"]
     warm, _ = fit_value(config, data, KEY, warm=model)
     found, near, cold = (values(one, data.observations) for one in (model, warm, config.init(KEY, data)))
     assert np.abs(near - found).mean() < 0.2 * np.abs(cold - found).mean()
 
 
 def test_a_model_of_noise_is_said_to_have_learned_nothing(noise):
-    worth = fit_reward(RegressionReward(hidden=(8,), steps=200), noise, KEY)[1]
-    assert not worth.learned
-    assert "learned nothing" in str(worth)
+    for worth in (
+        fit_reward(RegressionReward(hidden=(8,), steps=200), noise, KEY)[1],
+        fit_value(TwinValue(hidden=(8,), steps=200), noise, KEY)[1],
+    ):
+        assert not worth.learned
+        assert "learned nothing" in str(worth)
+
+
+def test_a_value_that_is_too_low_everywhere_still_ranks():
+    true = np.array([3.0, 1, 2, 5])
+    assert ranking(true - 100, true) == 1
+    assert ranking(np.full(4, 7.0), true) == 0
+    assert ranking(np.full(4, 7.0), np.full(4, 7.0)) == 1
 
 
 def test_discounted_returns_stop_at_each_episode_and_continue_with_what_follows():

@@ -13,13 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
+from scipy.stats import spearmanr
 
 from trajstitch.fit import Metrics, Objective, begin, fit, member, stack
 from trajstitch.models.mlp import MLP
-from trajstitch.models.worth import Worth, explained
+from trajstitch.models.worth import Worth
 from trajstitch.pool import end_to_end
 from trajstitch.trajectories import Trajectories
 from trajstitch.transitions import Scale, Transitions, hold_out, in_batches, transitions
+
+LEAST_RANKING = 0.1
+"""V compares states, so it has learned something if it ranks them by more than chance and this: it may be far too low,
+as the lower of two words that each build on such a word, and yet tell which state is better."""
 
 
 class Value(eqx.Module):
@@ -148,7 +153,16 @@ def _worth(config: TwinValue, model: Value, data: Trajectories, held: np.ndarray
     after = np.where(data.episode_terminated, 0, values(model, data.observations[last]))
     returns = discounted_returns(data, config.discount, after)
     found = values(model, data.observations[data.state_rows[held]])
-    error = float(np.square(found - returns[held]).mean())
-    baseline = float(np.square(returns.mean() - returns[held]).mean())
-    share = explained(error, baseline)
-    return Worth("value", share > 0, {"value_error": error**0.5, "baseline": baseline**0.5, "R²": share})
+    misses = found - returns[held]
+    error, baseline = float(np.square(misses).mean()), float(np.square(returns.mean() - returns[held]).mean())
+    rank = ranking(found, returns[held])
+    facts = {"value_error": error**0.5, "baseline": baseline**0.5, "bias": float(misses.mean()), "ranking": rank}
+    chance = 2 / len(held) ** 0.5
+    return Worth("value", rank > LEAST_RANKING + chance, facts)
+
+
+def ranking(found: Float[np.ndarray, " rows"], true: Float[np.ndarray, " rows"]) -> float:
+    """Spearman's correlation; of a constant, 1 if it is found and 0 if not."""
+    if np.ptp(true) == 0 or np.ptp(found) == 0:
+        return float(np.allclose(found, true, rtol=0.01))
+    return float(spearmanr(found, true).statistic)  # pyright: ignore[reportAttributeAccessIssue]
