@@ -97,6 +97,37 @@ def test_every_column_is_measured_once(tmp_path):
         assert same(train(part, config.algorithm(method), seeds=2), load_policies(path))
 
 
+def test_prepared_sets_are_stitched_together_to_what_each_becomes_alone(tmp_path, monkeypatch):
+    sets, methods = ("hopper/medium-replay", "hopper/expert"), ("paper-ts-bc", "paper-ts-top-bc")
+    config = tiny(tmp_path, *methods, sets=sets)
+    for name in sets:
+        table.measure(replace(config, sets=(name,), prepare=True))
+    assert not config.to.exists()
+    made = {path.name for path in (config.work / "stitched").rglob("*.safetensors")}
+    assert made == {"models.safetensors", "graph.safetensors"}
+
+    def again(*_: object) -> None:
+        raise AssertionError("this was prepared")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stitch_run, "fit_models", again)
+        patch.setattr(stitch_run, "build", again)
+        table.measure(config)
+    together = read(config.to)
+    assert {row["together"] for row in together["policies"]} == {8}
+    alone = replace(config, to=tmp_path / "b.json", work=tmp_path / "other")
+    for name in sets:
+        table.measure(replace(alone, sets=(name,)))
+    assert returns_of(together) == returns_of(read(alone.to))
+    assert {row["set"]: row["after"] for row in together["stitchings"]} == {
+        row["set"]: row["after"] for row in read(alone.to)["stitchings"]
+    }
+
+
+def returns_of(rows) -> dict[Cell, list[list[float]]]:
+    return {Cell(row["set"], row["method"]): row["returns"] for row in rows["policies"]}
+
+
 def test_data_that_was_left_alone_is_not_cloned_again(tmp_path, monkeypatch):
     monkeypatch.setitem(stitching.PRESETS, "default", replace(SMALL, quality=0.5))
     monkeypatch.setattr(stitch_run, "foretold", lambda data: 0.1)

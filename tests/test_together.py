@@ -10,12 +10,13 @@ from test_policies import one_step
 from test_stitching import GREEDY, SMALL
 from trajstitch.errors import InputError
 from trajstitch.graph import build
+from trajstitch.paths import Paths
 from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.policies.iql import IQL
 from trajstitch.policies.policy import Policy
 from trajstitch.policies.td3_bc import TD3BC
 from trajstitch.pool import usual_size
-from trajstitch.stitching import fit_models, improve, improve_together, keys_of, stitch
+from trajstitch.stitching import Course, Ground, fit_models, improve, improve_together, keys_of, stitch
 from trajstitch.training import train, train_together
 
 SETS = [collect(episodes, 20, seed) for episodes, seed in ((10, 0), (3, 1), (70, 2))]
@@ -65,6 +66,35 @@ def test_each_of_several_stitching_seeds_gets_what_it_gets_alone(config):
     assert not several[1].equals(several[2])
 
 
+@pytest.mark.parametrize("config", [GREEDY, SAMPLED], ids=["greedy", "planned with sampled latents"])
+def test_each_of_several_sets_stitched_together_gets_what_it_gets_alone(config, capsys):
+    sets = [collect(episodes, 30, seed) for episodes, seed in ((40, 0), (25, 1))]
+    keys = [keys_of(seed) for seed in range(2)]
+    grounds = []
+    for data, (models_key, key) in zip(sets, keys, strict=True):
+        models, _ = fit_models(config, data, models_key)
+        grounds.append(Ground(data, models, build(data, models, config.near, config.reach), key))
+    together = improve_together(config, grounds)
+    alone = [improve_together(config, [ground])[0] for ground in grounds]
+    assert [len(course.summaries) for course in together] == [len(course.summaries) for course in alone]
+    for one, other in zip(together, alone, strict=True):
+        assert one.summaries == other.summaries
+        assert one.paths.trajectories().equals(other.paths.trajectories())
+    assert "point, pass 1" in capsys.readouterr().err
+
+
+def test_a_course_that_is_behind_the_others_catches_up():
+    data = collect(episodes=40, length=30)
+    models, _ = fit_models(GREEDY, data, keys_of(0)[0])
+    graph = build(data, models, GREEDY.near, GREEDY.reach)
+    grounds = [Ground(data, models, graph, keys_of(seed)[1]) for seed in range(2)]
+    so_far: list[list[Course]] = []
+    whole = improve_together(GREEDY, grounds, each=lambda courses: so_far.append(list(courses)))
+    again = improve_together(GREEDY, grounds, begun=[so_far[0][0], Course(Paths.of(data))])
+    for one, other in zip(again, whole, strict=True):
+        assert one.paths.trajectories().equals(other.paths.trajectories())
+
+
 def test_passes_share_one_compiled_loop():
     from trajstitch.fit import _chunk
 
@@ -77,7 +107,7 @@ def test_passes_share_one_compiled_loop():
         programs.append(_chunk._cached._cache_size())  # pyright: ignore
         steps.append(len(courses[0].paths.kind))
 
-    improve_together(GREEDY, data, models, graph, [keys_of(0)[1]], each=each)
+    improve_together(GREEDY, [Ground(data, models, graph, keys_of(0)[1])], each=each)
     assert usual_size(steps[0]) != usual_size(data.steps), "D_1 must be shorter for the test to say anything"
     assert len(set(programs)) == 1
 

@@ -13,7 +13,7 @@ Of several seeds, which share all but the last two, each has these in a folder o
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,6 +35,7 @@ from trajstitch.quality import foretold
 from trajstitch.runs import Run, tensors_of, tree_from
 from trajstitch.stitching import (
     Course,
+    Ground,
     Preset,
     Stitching,
     check_seeds,
@@ -182,18 +183,25 @@ class Stages:
         self.run, self.config, self.data = run, config, data
         self.seeds = range(seed, seed + seeds)
         self.models_key, _ = keys_of(seed)
+        self._models: tuple[Models, list[Worth]] | None = None
+        self._results: list[tuple[Trajectories, list[dict[str, Any]]]] = []
         self.before = before
         """Called with the name of each stage that is about to be made; it may object by raising."""
 
     def all(self) -> list[Stitched]:
         """Every stage in turn, as far as it pays; what comes of it for each seed."""
-        reason, results = self.one_quality(), [(Paths.of(self.data).trajectories(), [])] * len(self.seeds)
-        if reason is None:
-            models, worths = self.models()
-            reason = ignorance(worths)
-            results = results if reason else self.results(models)
-        seconds = self.run.read_json("seconds") if self.run.has("seconds") else {}
-        return [Stitched(self.run, self.data, after, passes, reason, seconds) for after, passes in results]
+        return all_together([self])[0]
+
+    def prepare(self) -> str | None:
+        """Every stage before the passes, as far as it pays; why nothing is to be stitched, if so."""
+        reason = self.no_use()
+        if reason is None and not self.finished:
+            self.graph(self.models()[0])
+        return reason
+
+    def no_use(self) -> str | None:
+        """Why nothing is to be stitched, if so; this takes the models."""
+        return self.one_quality() or ignorance(self.models()[1])
 
     def foretold(self) -> float | None:
         """How far states foretell the returns, as `quality` says."""
@@ -206,15 +214,21 @@ class Stages:
         return one_quality(self.config, self.foretold()) if self.config.quality > 0 else None
 
     def models(self) -> tuple[Models, list[Worth]]:
-        if self.run.has("models"):
-            models = self.run.read_tree("models", like=untrained(self.config, self.data, self.models_key))
-            return models, [Worth(**worth) for worth in self.run.read_json("models")]
+        if self._models is None:
+            self._models = self._read_models() if self.run.has("models") else self._fit_models()
+        return self._models
+
+    def _read_models(self) -> tuple[Models, list[Worth]]:
+        models = self.run.read_tree("models", like=untrained(self.config, self.data, self.models_key))
+        return models, [Worth(**worth) for worth in self.run.read_json("models")]
+
+    def _fit_models(self) -> tuple[Models, list[Worth]]:
         self.before("models")
         start = time.monotonic()
         models, worths = fit_models(self.config, self.data, self.models_key)
         self.run.write_json("models", [asdict(worth) for worth in worths])
         self.run.write_tree("models", models)
-        self._took("models", start)
+        self.took("models", start)
         return models, worths
 
     def graph(self, models: Models) -> StitchGraph:
@@ -225,39 +239,47 @@ class Stages:
         start = time.monotonic()
         graph = build(self.data, models, self.config.near, self.config.reach)
         graph.save(path)
-        self._took("graph", start)
+        self.took("graph", start)
         return graph
 
-    def results(self, models: Models) -> list[tuple[Trajectories, list[dict[str, Any]]]]:
-        """Each seed's stitched data, and what each pass did."""
-        places = [place(self.run, seed) for seed in self.seeds]
-        locations = [f"npz:{self.run.path(f'{where}result.npz')}" for where in places]
-        if all(self.run.has(f"{where}passes") for where in places):
-            return [
-                (formats.load(location), self.run.read_json(f"{where}passes"))
-                for where, location in zip(places, locations, strict=True)
-            ]
+    @property
+    def places(self) -> list[str]:
+        """Where each seed's own files are."""
+        return [place(self.run, seed) for seed in self.seeds]
+
+    @property
+    def finished(self) -> bool:
+        return all(self.run.has(f"{where}passes") for where in self.places)
+
+    def grounds(self) -> list[Ground]:
+        """What each seed's passes go over."""
+        models, _ = self.models()
         graph = self.graph(models)
-        self.before("passes")
-        start = time.monotonic()
+        return [Ground(self.data, models, graph, keys_of(seed)[1]) for seed in self.seeds]
 
-        def each(courses: list[Course]) -> None:
-            nonlocal start
-            self._keep(courses)
-            start = self._took("passes", start)
+    def begun(self) -> list[Course]:
+        """How far each seed's passes are."""
+        return self._kept() or [Course(Paths.of(self.data))] * len(self.seeds)
 
-        keys = [keys_of(seed)[1] for seed in self.seeds]
-        courses = improve_together(self.config, self.data, models, graph, keys, self._kept(), each)
-        results = []
-        for course, where, location in zip(courses, places, locations, strict=True):
+    def finish(self, courses: Sequence[Course]) -> None:
+        """Save each seed's stitched data, and what each pass did."""
+        self._results = []
+        for course, where in zip(courses, self.places, strict=True):
             after, passes = course.paths.trajectories(), [asdict(summary) for summary in course.summaries]
-            formats.save(after, location, force=True)
+            formats.save(after, self._result(where), force=True)
             self.run.write_json(f"{where}passes", passes)
-            results.append((after, passes))
-        self._took("passes", start)
-        return results
+            self._results.append((after, passes))
 
-    def _keep(self, courses: Sequence[Course]) -> None:
+    def results(self) -> list[tuple[Trajectories, list[dict[str, Any]]]]:
+        """Each seed's stitched data of a finished run, and what each pass did."""
+        return self._results or [
+            (formats.load(self._result(where)), self.run.read_json(f"{where}passes")) for where in self.places
+        ]
+
+    def _result(self, where: str) -> str:
+        return f"npz:{self.run.path(f'{where}result.npz')}"
+
+    def keep(self, courses: Sequence[Course]) -> None:
         """Save what the passes so far have come to, in place of what was saved before."""
         tensors: dict[str, np.ndarray] = {}
         for seed, course in zip(self.seeds, courses, strict=True):
@@ -296,12 +318,56 @@ class Stages:
         console.log(f"{self.run.folder}: going on after pass {len(courses[0].summaries)}")
         return courses
 
-    def _took(self, stage: str, start: float) -> float:
-        """Add the time since `start` to what the stage took before; what time it is."""
+    def took(self, stage: str, start: float) -> None:
+        """Add the time since `start` to what the stage took before."""
         before = self.run.read_json("seconds") if self.run.has("seconds") else {}
-        now = time.monotonic()
-        self.run.write_json("seconds", before | {stage: before.get(stage, 0.0) + now - start})
-        return now
+        self.run.write_json("seconds", before | {stage: before.get(stage, 0.0) + time.monotonic() - start})
+
+
+def all_together(several: Sequence[Stages]) -> list[list[Stitched]]:
+    """Every stage of several runs, as far as it pays: what comes of each for each of its seeds.
+
+    Their greedy passes are made together, so their settings must be the same, but for which states are candidates.
+    """
+    reasons = [stages.no_use() for stages in several]
+    due = [stages for stages, reason in zip(several, reasons, strict=True) if reason is None and not stages.finished]
+    if due:
+        _pass_together(due)
+    outcomes = []
+    for stages, reason in zip(several, reasons, strict=True):
+        seconds = stages.run.read_json("seconds") if stages.run.has("seconds") else {}
+        untouched = [(Paths.of(stages.data).trajectories(), [])] * len(stages.seeds)
+        results = stages.results() if reason is None else untouched
+        outcomes.append([Stitched(stages.run, stages.data, *result, reason, seconds) for result in results])
+    return outcomes
+
+
+def _pass_together(several: Sequence[Stages]) -> None:
+    config = several[0].config
+    assert all(replace(stages.config, near=config.near) == config for stages in several)
+    grounds = [stages.grounds() for stages in several]
+    begun = [course for stages in several for course in stages.begun()]
+    for stages in several:
+        stages.before("passes")
+    start = time.monotonic()
+
+    def parts(courses: Sequence[Course]) -> Iterator[tuple[Stages, Sequence[Course]]]:
+        at = 0
+        for stages in several:
+            yield stages, courses[at : at + len(stages.seeds)]
+            at += len(stages.seeds)
+
+    def each(courses: list[Course]) -> None:
+        nonlocal start
+        for stages, part in parts(courses):
+            stages.keep(part)
+            stages.took("passes", start)
+        start = time.monotonic()
+
+    courses = improve_together(config, [ground for some in grounds for ground in some], begun, each)
+    for stages, part in parts(courses):
+        stages.finish(part)
+        stages.took("passes", start)
 
 
 _PATHS = ("node", "kind", "offsets", "terminated", "truncated")

@@ -136,7 +136,7 @@ def stitch(
         reason = ignorance(worths)
         if reason is None:
             graph = build(data, models, config.near, config.reach)
-            courses = improve_together(config, data, models, graph, [keys_of(number)[1] for number in numbers])
+            courses = improve_together(config, [Ground(data, models, graph, keys_of(number)[1]) for number in numbers])
     if reason is not None:
         console.log(f"nothing was stitched: {reason}")
     found = [course.paths.trajectories() for course in courses]
@@ -198,13 +198,24 @@ def improve(
     config: Stitching, data: Trajectories, models: Models, graph: StitchGraph, key: PRNGKeyArray
 ) -> tuple[Paths, list[Summary]]:
     """Plan and rebuild, or K greedy passes."""
-    course = improve_together(config, data, models, graph, [key])[0]
+    course = improve_together(config, [Ground(data, models, graph, key)])[0]
     return course.paths, list(course.summaries)
 
 
 @dataclass(frozen=True)
+class Ground:
+    """What a course leads over: several seeds of one data set share all but the key."""
+
+    data: Trajectories
+    models: Models
+    graph: StitchGraph
+    key: PRNGKeyArray
+    """Of V and the latents."""
+
+
+@dataclass(frozen=True)
 class Course:
-    """One seed's way from the data on, so many passes far."""
+    """The way over one ground from its data on, so many passes far."""
 
     paths: Paths
     value: Value | None = None
@@ -215,26 +226,23 @@ class Course:
 
 def improve_together(
     config: Stitching,
-    data: Trajectories,
-    models: Models,
-    graph: StitchGraph,
-    keys: Sequence[PRNGKeyArray],
+    grounds: Sequence[Ground],
     begun: Sequence[Course] | None = None,
     each: Callable[[list[Course]], None] | None = None,
 ) -> list[Course]:
-    """What `improve` makes with each of several keys; the V's of a greedy pass train together.
+    """What `improve` makes of each of several seeds or data sets; the V's of a greedy pass train together.
 
     `each` is called after every pass of all, and from what it was given `begun` goes on, to the same bits.
     """
-    judge = Judge(models, data.observations)
-    value_keys, latent_keys = zip(*(jax.random.split(key) for key in keys), strict=True)
-    courses = [Course(Paths.of(data))] * len(keys) if begun is None else list(begun)
+    judges = {id(ground.graph): Judge(ground.models, ground.data.observations) for ground in grounds}
+    keys = [jax.random.split(ground.key) for ground in grounds]
+    courses = [Course(Paths.of(ground.data)) for ground in grounds] if begun is None else list(begun)
 
-    def latents(seed: int, number: int) -> PRNGKeyArray | None:
-        return jax.random.fold_in(latent_keys[seed], number) if config.sample_latents else None
+    def latents(at: int, number: int) -> PRNGKeyArray | None:
+        return jax.random.fold_in(keys[at][1], number) if config.sample_latents else None
 
-    def told(seed: int, number: int, summary: Summary) -> Summary:
-        which = f"seed {seed + 1} of {len(keys)}, " if len(keys) > 1 else ""
+    def told(at: int, number: int, summary: Summary) -> Summary:
+        which = f"{_title(grounds, at)}, " if len(grounds) > 1 else ""
         console.log(
             f"{which}pass {number + 1}: {summary.accepted:,} of {summary.proposed:,} rebuilt trajectories accepted, "
             f"{summary.jumps:,} jumps, mean return {summary.mean_return:,.1f}, best tenth {summary.top_return:,.1f}"
@@ -242,26 +250,39 @@ def improve_together(
         return summary
 
     if config.plan is not None:
-        for seed, course in enumerate(courses):
-            paths, summary = spread(data, graph, judge, config.plan, config.rules, latents(seed, 0))
-            courses[seed] = replace(course, paths=paths, summaries=(told(seed, 0, summary),))
+        for at, (ground, course) in enumerate(zip(grounds, courses, strict=True)):
+            judge = judges[id(ground.graph)]
+            paths, summary = spread(ground.data, ground.graph, judge, config.plan, config.rules, latents(at, 0))
+            courses[at] = replace(course, paths=paths, summaries=(told(at, 0, summary),))
         return courses
-    for number in range(len(courses[0].summaries), config.passes):
+    while (number := min(len(course.summaries) for course in courses)) < config.passes:
+        due = [at for at, course in enumerate(courses) if len(course.summaries) == number]
         fitted = fit_values(
             config.value,
-            [course.paths.trajectories(provenance=False) for course in courses],
-            [jax.random.fold_in(key, number) for key in value_keys],
-            [course.value for course in courses if course.value is not None] or None,
-            room=len(keys) * data.steps,  # D_k is mostly shorter than the data
+            [courses[at].paths.trajectories(provenance=False) for at in due],
+            [jax.random.fold_in(keys[at][0], number) for at in due],
+            [value for at in due if (value := courses[at].value) is not None] or None,
+            room=sum(grounds[at].data.steps for at in due),  # D_k is mostly shorter than the data
         )
-        for seed, (course, (value, worth)) in enumerate(zip(courses, fitted, strict=True)):
+        for at, (value, worth) in zip(due, fitted, strict=True):
             console.log(str(worth))
-            value_of = partial(_value_of, value, data)
-            paths, summary = one_pass(course.paths, graph, judge, value_of, config.rules, latents(seed, number))
-            courses[seed] = Course(paths, value, (*course.summaries, told(seed, number, summary)))
+            ground, value_of = grounds[at], partial(_value_of, value, grounds[at].data)
+            paths, summary = one_pass(
+                courses[at].paths, ground.graph, judges[id(ground.graph)], value_of, config.rules, latents(at, number)
+            )
+            courses[at] = Course(paths, value, (*courses[at].summaries, told(at, number, summary)))
         if each is not None:
             each(courses)
     return courses
+
+
+def _title(grounds: Sequence[Ground], at: int) -> str:
+    """Of several grounds one, in a few words: by what they differ in."""
+    data = grounds[at].data
+    name = "" if all(ground.data is data for ground in grounds) else data.metadata.name
+    alike = [number for number, ground in enumerate(grounds) if ground.data is data]
+    seed = f"seed {alike.index(at) + 1} of {len(alike)}" if len(alike) > 1 else ""
+    return ", ".join(filter(None, (name, seed)))
 
 
 def _value_of(value: Value, data: Trajectories, nodes: np.ndarray) -> np.ndarray:

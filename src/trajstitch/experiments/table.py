@@ -15,7 +15,7 @@ import itertools
 import resource
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -49,7 +49,8 @@ class Measure:
     sets: tuple[str, ...] = TWELVE
     """The built-in sets, in the order of work."""
     methods: tuple[str, ...] = tuple(METHODS)
-    """The methods, in the order of work on each set; td3-bc and iql come last, for all sets at once."""
+    """The methods, in the order of work on each set; the paper's stitching, td3-bc and iql come last, for all sets of
+    one size at once."""
     transitions: int | None = None
     """Of each set; its full size if not given."""
     seed: int = 0
@@ -64,6 +65,9 @@ class Measure:
     """Episodes that each of them plays."""
     to: Path = Path("table.json")
     """The measurements are added to this file."""
+    prepare: bool = False
+    """Collect, fit the models of stitching and build its graphs, but measure nothing: several processes may prepare a
+    set each for one that then measures them all."""
     work: Path = Path("runs/table")
     """The folder for data, stitched data, policies and half-done trainings; what is there is used."""
     seconds: float | None = None
@@ -193,9 +197,15 @@ class Measurement:
         logged: dict[str, Metadata] = {}
         for cell in job:
             self.collections[cell.set].result()
+        preset = self.config.preset_of(job[0].method)
+        if self.config.prepare:
+            if preset is not None:
+                for name in dict.fromkeys(cell.set for cell in job):
+                    self.work.prepare(self.config.collection(name), preset)
+            return
         names: dict[Cell, str] = {}
-        for (name, preset), cells in groupby(job, lambda cell: (cell.set, self.config.preset_of(cell.method))):
-            source, changed = self.source(name, preset)
+        by_set = dict(groupby(job, lambda cell: cell.set))
+        for (name, cells), (source, changed) in zip(by_set.items(), self.sources([*by_set], preset), strict=True):
             logged[name] = source.metadata
             for cell in cells:
                 names[cell] = self.name_of(cell if changed else Cell(name, unstitched(cell.method)))
@@ -214,17 +224,22 @@ class Measurement:
     def name_of(self, cell: Cell) -> str:
         return f"{cell.set.replace('/', '-')}-{cell.method}-{digest(self.config.cell_config(cell))}"
 
-    def source(self, name: str, preset: str | None) -> "tuple[Trajectories, bool]":
-        """The set as it was logged, or stitched, and whether that changed it; the first time, it is also measured."""
-        asked = self.config.collection(name)
+    def sources(self, names: list[str], preset: str | None) -> "Iterator[tuple[Trajectories, bool]]":
+        """Sets as they were logged, or stitched, and whether that changed them; the first time, it is also measured."""
+        every = [self.config.collection(name) for name in names]
         if preset is None:
-            return self.work.logged(asked), True
-        stitched = self.work.stitched(asked, preset)
-        config = {key: stitched.run.facts["config"][key] for key in ("transitions", "seed", "stitching")}
-        if not self.results.has("stitchings", {"set": name, "preset": preset}, config):
-            key = {"set": name, "preset": preset, "config": config}
-            self.later(lambda: self.results.add("stitchings", key | self.about(stitched, asked), self.call))
-        return stitched.after, stitched.left_alone is None
+            yield from ((self.work.logged(asked), True) for asked in every)
+            return
+        for asked, stitched in zip(every, self.work.stitched(every, preset), strict=True):
+            config = {key: stitched.run.facts["config"][key] for key in ("transitions", "seed", "stitching")}
+            key = {"set": asked.set, "preset": preset}
+            if not self.results.has("stitchings", key, config):
+                row = key | {"config": config}
+                self.later(lambda row=row, made=stitched, asked=asked: self.tell(row, made, asked))
+            yield stitched.after, stitched.left_alone is None
+
+    def tell(self, row: Row, stitched: "Stitched", asked: "Collect") -> None:
+        self.results.add("stitchings", row | self.about(stitched, asked), self.call)
 
     def about(self, stitched: "Stitched", asked: "Collect") -> Row:
         """What stitching did to a data set, and what the simulator says of it."""

@@ -168,7 +168,8 @@ def text(table: Table, stem: str) -> str:
         *(data_table(table, preset) for preset in table.presets),
         ["## Times"],
         [
-            "Seconds. Several measurements ran side by side on the machine, so these are not what each takes alone. "
+            "Seconds. Several measurements ran side by side on the machine, so these are not what each takes alone; "
+            "the `paper` preset's passes are made for all sets of one size together, and each has the time of all. "
             "GiB: the most host memory that the measuring process had held by the end of that stitching, earlier ones "
             "included."
         ],

@@ -48,7 +48,7 @@ class Method:
     preset: str | None = None
     """It learns from stitched data: of this preset, or of the one asked for where it says `default`."""
     long: bool = False
-    """Trains for so long that all sets with states and actions of the same sizes share one training."""
+    """Takes so long that all sets with states and actions of the same sizes share one training."""
 
 
 METHODS = {
@@ -56,8 +56,8 @@ METHODS = {
     "top-bc": Method("10 % BC", "bc", top=0.1),
     "ts-bc": Method("TS + BC", "bc", preset="default"),
     "ts-top-bc": Method("TS + 10 % BC", "bc", top=0.1, preset="default"),
-    "paper-ts-bc": Method("paper's TS + BC", "bc", preset="paper"),
-    "paper-ts-top-bc": Method("paper's TS + 10 % BC", "bc", top=0.1, preset="paper"),
+    "paper-ts-bc": Method("paper's TS + BC", "bc", preset="paper", long=True),
+    "paper-ts-top-bc": Method("paper's TS + 10 % BC", "bc", top=0.1, preset="paper", long=True),
     "weighted-bc": Method("weighted BC", "weighted-bc"),
     "td3-bc": Method("TD3+BC", "td3-bc", long=True),
     "iql": Method("IQL", "iql", long=True),

@@ -11,8 +11,8 @@ A name says what the thing was made from. Whoever makes one holds its lock, and 
 import fcntl
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from trajstitch.formats.atomic import replacing
 from trajstitch.policies.policy import Policy, load_policies, save_policies
 from trajstitch.runs import Run, tensors_of, tree_from
 from trajstitch.sets.collect import Collect, collect
-from trajstitch.stitch_run import Stages, Stitched
+from trajstitch.stitch_run import Stages, Stitched, all_together
 from trajstitch.stitching import preset_for
 from trajstitch.tensors import read_tensors, save_tensors
 from trajstitch.training import Algorithm, train_together
@@ -90,8 +90,26 @@ class Work:
     def collection_seconds(self, asked: Collect) -> float:
         return json.loads((self.folder / "data" / f"{name_of(asked)}.json").read_text())["seconds"]
 
-    def stitched(self, asked: Collect, preset: str) -> Stitched:
-        """A set stitched, from the stage on that is missing; none begins that took longer before than is left now."""
+    def stitched(self, asked: Sequence[Collect], preset: str) -> list[Stitched]:
+        """Sets stitched, each from the stage on that is missing, and their passes made together.
+
+        No stage begins that took longer before than is left now.
+        """
+        with ExitStack() as held:
+            several = [held.enter_context(self._stages(one, preset)) for one in asked]
+            done = [one for (one,) in all_together(several)]
+            for one in done:
+                one.run.path("graph.safetensors").unlink(missing_ok=True)  # by far the largest file, of no more use
+            return done
+
+    def prepare(self, asked: Collect, preset: str) -> None:
+        """A set's models and graph, so that no more than the passes is missing."""
+        with self._stages(asked, preset) as stages:
+            stages.prepare()
+
+    @contextmanager
+    def _stages(self, asked: Collect, preset: str) -> Iterator[Stages]:
+        """The stages of a set's stitching, for whoever holds its lock."""
         data = self.logged(asked)
         config = preset_for(preset, data)
         folder = self.folder / "stitched" / f"{name_of(asked)}-{preset}-{digest(asdict(config))}"
@@ -107,9 +125,7 @@ class Work:
 
             stages = Stages(run, config, data, asked.seed, before=before)
             stages.foretold()  # the table tells it of presets too that don't ask
-            (done,) = stages.all()
-            run.path("graph.safetensors").unlink(missing_ok=True)  # by far the largest file, and of no more use
-            return done
+            yield stages
 
     def _expected(self, preset: str, stage: str) -> float:
         """The longest that a stage has taken here so far."""
