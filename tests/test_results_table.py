@@ -128,15 +128,16 @@ def returns_of(rows) -> dict[Cell, list[list[float]]]:
     return {Cell(row["set"], row["method"]): row["returns"] for row in rows["policies"]}
 
 
-def test_data_that_was_left_alone_is_not_cloned_again(tmp_path, monkeypatch):
-    monkeypatch.setitem(stitching.PRESETS, "default", replace(SMALL, quality=0.5))
+@pytest.mark.parametrize(("preset", "made", "ts"), [("default", SMALL, "ts"), ("paper", GREEDY, "paper-ts")])
+def test_data_that_was_left_alone_is_not_cloned_again(tmp_path, monkeypatch, preset, made, ts):
+    monkeypatch.setitem(stitching.PRESETS, preset, replace(made, quality=0.5))
     monkeypatch.setattr(stitch_run, "foretold", lambda data: 0.1)
-    config = tiny(tmp_path, "ts-bc", "ts-top-bc", "bc", "top-bc")
+    config = tiny(tmp_path, f"{ts}-bc", f"{ts}-top-bc", "bc", "top-bc")
     table.measure(config)
     rows = read(config.to)
     returns = {row["method"]: row["returns"] for row in rows["policies"]}
-    assert returns["ts-bc"] == returns["bc"]
-    assert returns["ts-top-bc"] == returns["top-bc"]
+    assert returns[f"{ts}-bc"] == returns["bc"]
+    assert returns[f"{ts}-top-bc"] == returns["top-bc"]
     assert len([*(config.work / "policies").glob("*.safetensors")]) == 2
     (stitched,) = rows["stitchings"]
     assert "one quality" in stitched["left_alone"]

@@ -301,9 +301,9 @@ class Measurement:
 
 def unstitched(method: str) -> str:
     """The method that does the same with the data as it was logged."""
-    plain = replace(METHODS[method], preset=None)
-    same = (name for name, one in METHODS.items() if replace(one, title=plain.title) == plain)
-    return next(same)
+    asked = METHODS[method]
+    wanted = asked.policy, asked.top, None
+    return next(name for name, one in METHODS.items() if (one.policy, one.top, one.preset) == wanted)
 
 
 def groupby(cells: list[Cell], key: Callable[[Cell], Any]) -> list[tuple[Any, list[Cell]]]:
