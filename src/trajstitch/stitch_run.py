@@ -276,6 +276,10 @@ class Stages:
             (formats.load(self._result(where)), self.run.read_json(f"{where}passes")) for where in self.places
         ]
 
+    def untouched(self) -> list[tuple[Trajectories, list[dict[str, Any]]]]:
+        """The same where nothing was stitched."""
+        return [(Paths.of(self.data).trajectories(), [])] * len(self.seeds)
+
     def _result(self, where: str) -> str:
         return f"npz:{self.run.path(f'{where}result.npz')}"
 
@@ -336,8 +340,7 @@ def all_together(several: Sequence[Stages]) -> list[list[Stitched]]:
     outcomes = []
     for stages, reason in zip(several, reasons, strict=True):
         seconds = stages.run.read_json("seconds") if stages.run.has("seconds") else {}
-        untouched = [(Paths.of(stages.data).trajectories(), [])] * len(stages.seeds)
-        results = stages.results() if reason is None else untouched
+        results = stages.results() if reason is None else stages.untouched()
         outcomes.append([Stitched(stages.run, stages.data, *result, reason, seconds) for result in results])
     return outcomes
 
