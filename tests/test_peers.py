@@ -62,7 +62,7 @@ SPEED = {
 def test_page_says_that_scores_agree_and_shows_them() -> None:
     text = page.page(measured(), SPEED, None)
     assert "**The final scores agree** after 2,000 steps: the 95 % intervals overlap in 2 of 2 comparisons." in text
-    assert "| hopper/medium-expert | BC | 32.0 ± 2.0 | 32.0 ± 2.0 | 32.0 [30.0, 34.0] | 32.0 [30.0, 34.0] |" in text
+    assert "| hopper/medium-expert | BC | 3 | 32.0 ± 2.0 | 32.0 ± 2.0 | 32.0 [30.0, 34.0] | 32.0 [30.0, 34.0] |" in text
     assert "--transitions 1000 --steps 2000 --episodes 10 --seeds 3" in text
 
 
@@ -99,9 +99,14 @@ def test_speed_is_held_against_the_better_of_their_thread_counts() -> None:
     )
 
 
-def test_unfinished_measurements_are_called_so() -> None:
+def test_each_comparison_has_its_own_number_of_seeds() -> None:
     rows = [one for one in measured() if (one["library"], one["seed"]) != ("d3rlpy", 2)]
-    assert "2 to 3 seeds (unfinished)" in page.page(rows, None, None)
+    assert "| hopper/medium-expert | BC | 3 and 2 |" in page.page(rows, None, None)
+    text = page.page(
+        [*measured(), *(row(library, "td3-bc", 7, 3.0) for library in ("trajstitch", "d3rlpy"))], None, None
+    )
+    assert "--episodes 10 --seeds 3\n" in text
+    assert "--episodes 10 --seeds 8 --sets hopper/medium-expert --algorithms td3-bc\n" in text
     with pytest.raises(InputError, match="nothing has been measured with both"):
         page.page([one for one in rows if one["library"] == "d3rlpy"], None, None)
 
