@@ -23,7 +23,7 @@ CORE = SHOWN[:4]
 """Totals are over the sets on which all of these are measured."""
 PAIRS = (("ts-bc", "bc"), ("ts-top-bc", "top-bc"), ("paper-ts-bc", "bc"), ("paper-ts-top-bc", "top-bc"))
 """What stitching is compared with: the same cloning of the data as it was."""
-RIVALS = ("top-bc", "td3-bc", "iql")
+RIVALS = ("paper-ts-bc", "top-bc", "td3-bc", "iql")
 LIKELY_MISS = 0.2
 """The median jump should miss its target by less than this share of its length."""
 TRIALS = 200
