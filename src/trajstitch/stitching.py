@@ -149,7 +149,8 @@ def one_quality(config: Stitching, share: float | None) -> str | None:
         return None
     return (
         f"the data is of one quality: states foretell {share:.0%} of the returns' variance, not {config.quality:.0%}, "
-        "so its episodes differ by luck, which no clone can learn; with quality 0 it is stitched all the same"
+        "so its episodes differ by luck, which no clone can learn, or they are too few to tell; with quality 0 it is "
+        "stitched all the same"
     )
 
 
