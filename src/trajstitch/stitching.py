@@ -235,7 +235,8 @@ def improve_together(
 
     `each` is called after every pass of all, and from what it was given `begun` goes on, to the same bits.
     """
-    judges = {id(ground.graph): Judge(ground.models, ground.data.observations) for ground in grounds}
+    judged = {id(ground.graph): ground for ground in grounds}
+    judges = {graph: Judge(ground.models, ground.data.observations) for graph, ground in judged.items()}
     keys = [jax.random.split(ground.key) for ground in grounds]
     courses = [Course(Paths.of(ground.data)) for ground in grounds] if begun is None else list(begun)
 
