@@ -17,7 +17,7 @@ from scipy.stats import spearmanr
 
 from trajstitch.fit import Metrics, Objective, begin, fit, member, stack
 from trajstitch.models.mlp import MLP
-from trajstitch.models.worth import Worth
+from trajstitch.models.worth import Worth, explained
 from trajstitch.pool import end_to_end
 from trajstitch.trajectories import Trajectories
 from trajstitch.transitions import Scale, Transitions, hold_out, in_batches, transitions
@@ -156,7 +156,13 @@ def _worth(config: TwinValue, model: Value, data: Trajectories, held: np.ndarray
     misses = found - returns[held]
     error, baseline = float(np.square(misses).mean()), float(np.square(returns.mean() - returns[held]).mean())
     rank = ranking(found, returns[held])
-    facts = {"value_error": error**0.5, "baseline": baseline**0.5, "bias": float(misses.mean()), "ranking": rank}
+    facts = {
+        "value_error": error**0.5,
+        "baseline": baseline**0.5,
+        "R²": explained(error, baseline),
+        "bias": float(misses.mean()),
+        "ranking": rank,
+    }
     chance = 2 / len(held) ** 0.5
     return Worth("value", rank > LEAST_RANKING + chance, facts)
 
