@@ -192,12 +192,10 @@ class Stages:
         """Every stage in turn, as far as it pays; what comes of it for each seed."""
         return all_together([self])[0]
 
-    def prepare(self) -> str | None:
-        """Every stage before the passes, as far as it pays; why nothing is to be stitched, if so."""
-        reason = self.no_use()
-        if reason is None and not self.finished:
+    def prepare(self) -> None:
+        """Every stage before the passes, as far as it pays."""
+        if self.no_use() is None and not self.finished:
             self.graph(self.models()[0])
-        return reason
 
     def no_use(self) -> str | None:
         """Why nothing is to be stitched, if so; this takes the models."""
