@@ -72,28 +72,13 @@ def test_page_names_what_disagrees() -> None:
     assert "Apart are IQL on hopper/medium-expert: ours 41.0 [40.0, 42.0], d3rlpy 61.0 [60.0, 62.0]." in text
 
 
-def apart(algorithm: str, scores: dict[str, tuple[float, ...]]) -> list[dict[str, Any]]:
-    return [row(library, algorithm, seed, score) for library in scores for seed, score in enumerate(scores[library])]
-
-
-AHEAD = {"trajstitch": (2.7, 2.7, 2.8, 3.0, 4.0), "d3rlpy": (3.1, 4.1, 6.6, 8.8, 14.2)}
-
-
 def test_intervals_that_overlap_are_not_taken_for_agreement_where_one_library_is_always_ahead() -> None:
-    text = page.page([*apart("bc", AHEAD), row("trajstitch", "iql", 0, 40.0)], None, None)
+    scores = {"trajstitch": (2.7, 2.7, 2.8, 3.0, 4.0), "d3rlpy": (3.1, 4.1, 6.6, 8.8, 14.2)}
+    rows = [row(library, "bc", seed, score) for library in scores for seed, score in enumerate(scores[library])]
+    text = page.page([*rows, row("trajstitch", "iql", 0, 40.0)], None, None)
     assert "**The final scores do not all agree** after 2,000 steps: the 95 % intervals overlap in 1 of 1" in text
-    assert "Even as one of so many comparisons (Holm), more than chance" in text
-    assert "scores higher: BC on hopper/medium-expert, 0.04 [" in text
+    assert "still leaves out 0.5 for BC on hopper/medium-expert, 0.04 [" in text
     assert "Not compared yet: IQL on hopper/medium-expert." in text
-
-
-def test_one_of_many_comparisons_may_stand_out_by_chance() -> None:
-    equal = {"trajstitch": (1.0, 2.0, 3.0, 4.0, 5.0), "d3rlpy": (1.1, 2.1, 2.9, 4.1, 4.9)}
-    rows = [*apart("bc", AHEAD), *apart("td3-bc", equal), *apart("iql", equal)]
-    rows += [{**one, "set": "walker2d/medium"} for one in apart("bc", equal)]
-    text = page.page(rows, None, None)
-    assert "**The final scores agree** after 2,000 steps: the 95 % intervals overlap in 4 of 4" in text
-    assert "Taken alone, though not as one of 4 comparisons (Holm), more than chance" in text
 
 
 def test_ours_from_another_machine_stand_beside_theirs() -> None:
@@ -122,13 +107,16 @@ def test_speed_is_held_against_the_better_of_their_thread_counts() -> None:
 
 
 def test_each_comparison_has_its_own_number_of_seeds() -> None:
-    rows = [one for one in measured() if (one["library"], one["seed"]) != ("d3rlpy", 2)]
-    assert "| hopper/medium-expert | BC | 3 and 2 |" in page.page(rows, None, None)
     text = page.page(
         [*measured(), *(row(library, "td3-bc", 7, 3.0) for library in ("trajstitch", "d3rlpy"))], None, None
     )
     assert "--episodes 10 --seeds 3\n" in text
     assert "--episodes 10 --seeds 8 --sets hopper/medium-expert --algorithms td3-bc\n" in text
+
+
+def test_unfinished_measurements_are_called_so() -> None:
+    rows = [one for one in measured() if (one["library"], one["seed"]) != ("d3rlpy", 2)]
+    assert "| hopper/medium-expert | BC | 3 and 2 (unfinished) |" in page.page(rows, None, None)
     with pytest.raises(InputError, match="nothing has been measured with both"):
         page.page([one for one in rows if one["library"] == "d3rlpy"], None, None)
 
