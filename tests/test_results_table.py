@@ -66,6 +66,7 @@ def add_stitching(results: Results, name: str, before: float, after: float, erro
         "left_alone": None if after != before else "the data is of one quality",
         "foretold": 0.8 if after != before else 0.1,
         "truth": truth,
+        "passes": [{"proposed": 8, "accepted": 3}, {"proposed": 2, "accepted": 1}] if after != before else [],
         "commits": ["abc", "older"],
         "seconds": {"collect": 1.0, "models": 2.0, "graph": 3.0, "passes": 4.0, "truth": 5.0},
     }
@@ -231,6 +232,8 @@ def test_report_names_losses_ties_and_gaps(tmp_path):
     assert "its mean return fell on hopper/medium (30.0 to 20.0)" in page
     assert "of its length or more on hopper/medium (0.40)" in page
     assert "nothing was stitched on walker2d/expert" in page
+    assert "| hopper/medium | 0.80 | 30.0 | 20.0 | 4 of 10 | 4 of 10 | 1.00% |" in page
+    assert "| walker2d/expert | 0.10 | 90.0 | 90.0 | none made |" in page
     assert "- weighted BC, TD3+BC, IQL: all sets" in page.replace("paper's TS + BC, paper's TS + 10 % BC, ", "")
     assert "Commits: abc, older (" in page
     assert to.with_suffix(".svg").read_text().startswith("<?xml")

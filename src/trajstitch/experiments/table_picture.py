@@ -14,12 +14,13 @@ INK = "#7a828c"
 LOOKS = {
     "bc": ("#8b949e", "o", True),
     "top-bc": ("#8b949e", "D", False),
+    "paper-ts-bc": ("#b565a7", "o", True),
     "ts-bc": ("#1a9e6e", "o", True),
     "ts-top-bc": ("#1a9e6e", "D", False),
     "td3-bc": ("#d97706", "s", True),
     "iql": ("#5b7fe0", "^", True),
 }
-"""Colour, marker, whether it is filled. The same data has the same colour; hollow is its best tenth."""
+"""What is shown: colour, marker, whether it is filled. The same data has the same colour; hollow is its best tenth."""
 
 
 def draw(scores: dict[tuple[str, str], Seeds], path: Path) -> None:

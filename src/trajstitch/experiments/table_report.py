@@ -11,15 +11,15 @@ from tyro.conf import Positional
 
 from trajstitch import console, sets
 from trajstitch.errors import InputError
-from trajstitch.experiments.table_picture import draw
+from trajstitch.experiments.table_picture import LOOKS, draw
 from trajstitch.experiments.table_results import METHODS, TWELVE, Row, merged, scores, write
 from trajstitch.formats.atomic import replacing
 from trajstitch.scores import Interval, Summary, interquartile_mean, probability_of_improvement
 
 RESULTS = Path("docs/results/first-table.json")
-SHOWN = ("bc", "top-bc", "ts-bc", "ts-top-bc", "td3-bc", "iql")
+SHOWN = tuple(LOOKS)
 """The methods of the README's table and of the picture."""
-CORE = SHOWN[:4]
+CORE = ("bc", "top-bc", "ts-bc", "ts-top-bc")
 """Totals are over the sets on which all of these are measured."""
 PAIRS = (("ts-bc", "bc"), ("ts-top-bc", "top-bc"), ("paper-ts-bc", "bc"), ("paper-ts-top-bc", "top-bc"))
 """What stitching is compared with: the same cloning of the data as it was."""
@@ -160,10 +160,10 @@ def text(table: Table, stem: str) -> str:
         ["## The data"],
         [
             "The share of the returns' variance that states foretell (the `default` preset stitches from 0.5 on), the "
-            "mean score of the trajectories before and after, how many of them changed, the share of steps that are "
-            "jumps, the share of the logged states that the result still visits, and the simulator's word on the "
-            "jumps: median error over the step's own length (0 is real, 1 is as wrong as staying put) and median "
-            "reward error."
+            "mean score of the trajectories before and after, how many of the rebuilt trajectories of all passes were "
+            "accepted, how many trajectories changed in the end, the share of steps that are jumps, the share of the "
+            "logged states that the result still visits, and the simulator's word on the jumps: median error over the "
+            "step's own length (0 is real, 1 is as wrong as staying put) and median reward error."
         ],
         *(data_table(table, preset) for preset in table.presets),
         ["## Times"],
@@ -263,8 +263,8 @@ def data_losses(table: Table, preset: str) -> str:
     alone = [row["set"] for row in rows if row["left_alone"]]
     return (
         f"The data of {len(rows)} sets, stitched with the `{preset}` preset: its mean return fell {listed(fell)}; "
-        f"the median jump misses by {LIKELY_MISS} of its length or more {listed(missed)}; nothing was "
-        f"stitched {listed(alone)}."
+        f"the median jump misses by {LIKELY_MISS} of its length or more {listed(missed)}"
+        + (f"; nothing was stitched {listed(alone)}." if alone else ".")
     )
 
 
@@ -295,31 +295,34 @@ def listed(names: Sequence[str]) -> str:
 
 
 def data_table(table: Table, preset: str) -> list[str]:
-    rows = []
-    for name in table.sets:
-        row = table.stitchings.get((name, preset))
-        if row is None:
-            rows.append([name, *[NONE] * 8])
-            continue
-        truth = row["truth"]
-        told = [
-            f"{truth[key]:.3f}" if truth["steps"] else "no jumps" for key in ("median_ratio", "median_reward_error")
-        ]
-        counts = f"{row['changed']:,} of {row['trajectories']:,}"
-        shares = f"{row['jumps']:.2%}", f"{row['states_kept']:.0%}"
-        foretold = NONE if row["foretold"] is None else f"{row['foretold']:.2f}"
-        rows.append([name, foretold, f"{row['before']:.1f}", f"{row['after']:.1f}", counts, *shares, *told])
     head = [
         f"`{preset}`",
         "foretold",
         "before",
         "after",
+        "accepted",
         "changed",
         "jumps",
         "states kept",
         "error / length",
         "reward error",
     ]
+    rows = []
+    for name in table.sets:
+        row = table.stitchings.get((name, preset))
+        if row is None:
+            rows.append([name, *[NONE] * (len(head) - 1)])
+            continue
+        truth = row["truth"]
+        told = [
+            f"{truth[key]:.3f}" if truth["steps"] else "no jumps" for key in ("median_ratio", "median_reward_error")
+        ]
+        accepted, proposed = (sum(one[key] for one in row["passes"]) for key in ("accepted", "proposed"))
+        accepted = f"{accepted:,} of {proposed:,}" if proposed else "none made"
+        counts = accepted, f"{row['changed']:,} of {row['trajectories']:,}"
+        shares = f"{row['jumps']:.2%}", f"{row['states_kept']:.0%}"
+        foretold = NONE if row["foretold"] is None else f"{row['foretold']:.2f}"
+        rows.append([name, foretold, f"{row['before']:.1f}", f"{row['after']:.1f}", *counts, *shares, *told])
     return markdown(head, rows)
 
 
