@@ -13,6 +13,7 @@ from trajstitch.environments import spec_json
 from trajstitch.errors import InputError
 from trajstitch.evaluation import FIRST_SEED, evaluate, film, flat
 from trajstitch.policies.policy import Policy, Units
+from trajstitch.sets import rollout
 from trajstitch.trajectories import Metadata
 
 PENDULUM = Metadata("pendulum", environment=spec_json("Pendulum-v1"))
@@ -56,6 +57,20 @@ def test_data_without_an_environment_is_refused() -> None:
 def test_policy_for_another_environment_is_refused() -> None:
     with pytest.raises(InputError, match="Pendulum-v1 has 3 observations and 1 actions, but the policy 4 and 1"):
         evaluate([policy(0, observations=4)], PENDULUM)
+
+
+def test_diverged_policy_is_refused() -> None:
+    broken = policy(0)
+    broken.layers[0][0][0, 0] = np.nan
+    with pytest.raises(InputError, match="its training diverged"):
+        evaluate([broken], PENDULUM)
+
+
+def test_episode_that_nothing_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout, "LONGEST", 50)
+    endless = gymnasium.make("Pendulum-v1", max_episode_steps=-1)
+    with pytest.raises(InputError, match="no time limit"):
+        rollout.play([endless], lambda observations: np.zeros((1, 1), np.float32), 0)
 
 
 def test_nested_observations_are_flattened_as_the_data_was() -> None:

@@ -8,17 +8,20 @@ integral puts it.
 from dataclasses import dataclass, replace
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from gymnasium.spaces import Box
 
 from trajstitch.errors import InputError
 from trajstitch.fit import State, fit
 from trajstitch.policies.bc import BC, WeightedBC
+from trajstitch.policies.bc import Sample as BCSample
 from trajstitch.policies.iql import IQL
-from trajstitch.policies.policy import Policy, load_policies, load_policy, save_policies
+from trajstitch.policies.policy import Policy, Units, load_policies, load_policy, save_policies
 from trajstitch.policies.samples import Sizes
 from trajstitch.policies.td3_bc import TD3BC
 from trajstitch.runs import Run, tensors_of
@@ -43,6 +46,21 @@ def one_step(rows: int = 4000, seed: int = 0) -> Trajectories:
         truncated=np.zeros(rows, bool),
         offsets=np.arange(rows + 1),
         metadata=SPACE,
+    )
+
+
+def chain(cut: bool, reward: float = 1.0) -> Trajectories:
+    """Two steps, −1 to 0 to 1, the second rewarded; or, cut off after two, the same reward in one state for ever."""
+    rows = 200
+    ends = np.tile([False, True], rows)
+    return Trajectories(
+        observations=np.tile([[-1.0], [0.0], [1.0]] if not cut else [[0.0]] * 3, (rows, 1)).astype(np.float32),
+        actions=np.random.default_rng(0).uniform(-1, 1, (2 * rows, 1)).astype(np.float32),
+        rewards=np.full(2 * rows, reward) if cut else np.tile([0.0, reward], rows),
+        terminated=np.zeros_like(ends) if cut else ends,
+        truncated=ends if cut else np.zeros_like(ends),
+        offsets=2 * np.arange(rows + 1),
+        metadata=Metadata("chain", action_space=Box(-1, 1, (1,), np.float32)),
     )
 
 
@@ -242,15 +260,43 @@ def test_td3_bc_standardises_as_published_and_bc_and_iql_do_not() -> None:
         np.testing.assert_array_equal(algorithm.problem(data).samples.observation, raw)
 
 
-@pytest.mark.parametrize("algorithm", [TD3BC(), IQL()], ids=["td3-bc", "iql"])
-def test_nothing_follows_a_termination_and_a_truncation_bootstraps(algorithm: Any) -> None:
-    data = one_step(8)
-    model = algorithm.init(jax.random.key(0), Sizes.of(data))
-    ended = algorithm.problem(replace(data, rewards=np.arange(8.0))).samples._replace(reward=jnp.zeros(8))
-    cut = ended._replace(terminated=jnp.zeros(8, bool))
-    key = jax.random.key(1)
-    assert float(algorithm.critic_loss(model, ended, key)[1]["value"]) == 0
-    assert float(algorithm.critic_loss(model, cut, key)[1]["value"]) != 0
+QUICK: dict[str, Any] = {"steps": 800, "hidden": (16,), "learning_rate": 3e-3, "discount": 0.5, "target_rate": 0.05}
+
+
+@pytest.mark.parametrize("cut", [True, False], ids=["cut off", "terminated"])
+@pytest.mark.parametrize(
+    "algorithm", [TD3BC(**QUICK, standardise=False), IQL(**QUICK, scale_rewards=False)], ids=["td3-bc", "iql"]
+)
+def test_values_are_bellman_s(algorithm: Any, cut: bool) -> None:
+    """γ = 1/2: nothing follows a termination, so a reward at the second of two steps is worth 1/2 and 1; a truncation
+    is no end, so one at each step is worth 2."""
+    data = chain(cut)
+    samples = algorithm.problem(data).samples
+    trained = fit(algorithm, start(algorithm, data, [0]), samples).model
+    model = jax.tree.map(lambda leaf: leaf[0], trained)
+    found = model.critics(samples.observation[:2], samples.action[:2])
+    np.testing.assert_allclose(found, [[2, 2]] * 2 if cut else [[0.5, 1]] * 2, atol=0.06)
+
+
+def test_td3_bc_moves_the_actor_and_the_targets_every_second_step() -> None:
+    algorithm, data = TD3BC(steps=7, hidden=(4,)), one_step(20)
+    begun = start(algorithm, data, [0])
+    done = fit(algorithm, begun, algorithm.problem(data).samples)
+    critic, actor = (int(optax.tree_utils.tree_get(state, "count")[0]) for state in done.optimisers)
+    assert (critic, actor) == (7, 3)
+    once = replace(algorithm, steps=1)
+    after_one = fit(once, begun, once.problem(data).samples)
+    assert same(after_one.model.target_critics, begun.model.target_critics)
+    assert not same(done.model.target_critics, begun.model.target_critics)
+
+
+def test_td3_bc_smooths_the_target_action() -> None:
+    data = one_step(64)
+    batch = TD3BC().problem(data).samples._replace(terminated=jnp.zeros(64, bool))
+    model = TD3BC().init(jax.random.key(0), Sizes.of(data))
+    for noise, differ in ((0.2, True), (0.0, False)):
+        losses = {float(TD3BC(target_noise=noise).critic_loss(model, batch, jax.random.key(k))[0]) for k in range(3)}
+        assert (len(losses) == 3) is differ
 
 
 def test_td3_bc_pulls_as_far_as_alpha_says() -> None:
@@ -266,11 +312,77 @@ def test_td3_bc_pulls_as_far_as_alpha_says() -> None:
 
 
 def test_iql_value_is_the_expectile() -> None:
-    """At the minimum of its loss, τ E[(Q−V)+] = (1−τ) E[(V−Q)+]: the gradient there is zero."""
+    """Of returns 0 and 1, as likely as each other, the τ-expectile is τ."""
+    data = one_step()
+    data = replace(data, observations=np.zeros_like(data.observations), rewards=(data.actions[:, 0] > 1).astype(float))
+    algorithm = IQL(expectile=0.9, scale_rewards=False, **SMALL)
+    model = fit(algorithm, start(algorithm, data, [0]), algorithm.problem(data).samples).model
+    value = jax.tree.map(lambda leaf: leaf[0], model.value)
+    assert float(value(jnp.zeros((1, 1)))[0, 0]) == pytest.approx(0.9, abs=0.05)
+
+
+def test_iql_weights_by_advantage_up_to_100() -> None:
     data = one_step(64)
-    algorithm = IQL(expectile=0.9, scale_rewards=False)
+    algorithm = IQL(temperature=1e4, scale_rewards=False)
     model = algorithm.init(jax.random.key(0), Sizes.of(data))
     batch = algorithm.problem(data).samples
-    above = np.asarray(model.advantage(batch), np.float64)
-    expected = np.mean(np.where(above > 0, 0.9, 0.1) * above**2)
-    assert float(algorithm.value_loss(model, batch, jax.random.key(1))[0]) == pytest.approx(expected, rel=1e-4)
+    above = np.asarray(model.advantage(batch))
+    assert (above > 0).any()
+    error = np.asarray(model.actor(batch.observation) - batch.action)[:, 0]
+    density = -0.5 * error**2 - 0.5 * np.log(2 * np.pi)
+    weight = np.minimum(np.exp(np.minimum(1e4 * above, 50)), 100)
+    assert float(algorithm.actor_loss(model, batch, jax.random.key(1))[0]) == pytest.approx(
+        -(weight * density).mean(), rel=1e-3
+    )
+
+
+def test_iql_bounds_its_spread_and_lets_the_actor_s_steps_die_out() -> None:
+    data = one_step(64)
+    algorithm = IQL(steps=100, scale_rewards=False)
+    model = algorithm.init(jax.random.key(0), Sizes.of(data))
+    batch = algorithm.problem(data).samples
+
+    def at(log_std: float) -> float:
+        narrow = eqx.tree_at(lambda model: model.log_std, model, jnp.full(1, log_std))
+        return float(algorithm.actor_loss(narrow, batch, jax.random.key(1))[0])
+
+    assert at(-20.0) == at(-5.0) != at(-4.0)
+    assert at(20.0) == at(2.0) != at(1.0)
+    value, actor, critic = (objective.optimiser for objective in algorithm.objectives())
+    for optimiser, last in ((value, 3e-4), (actor, 0.0), (critic, 3e-4)):
+        weight, moved = jnp.zeros(1), []
+        state = optimiser.init(weight)
+        for _ in range(101):
+            change, state = optimiser.update(jnp.ones(1), state)
+            moved.append(-float(np.asarray(change)[0]))
+        assert moved[0] == pytest.approx(3e-4, rel=1e-3)
+        assert moved[-1] == pytest.approx(last, rel=1e-3, abs=1e-8)
+
+
+def test_weighted_samples_count_by_their_weight() -> None:
+    """Two samples of one state with actions ±1/2: the clone lies between them, by weight."""
+    algorithm = BC(steps=300, hidden=(16,), learning_rate=3e-3)
+    data = one_step(2)
+    weight = jnp.array([3.0, 1.0])
+    samples = BCSample(jnp.zeros((2, 1)), jnp.array([[0.5], [-0.5]]), weight)
+    state = fit(algorithm, start(algorithm, data, [0]), samples)
+    actor = jax.tree.map(lambda leaf: leaf[0], state.model.actor)
+    assert float(actor(jnp.zeros((1, 1)))[0, 0]) == pytest.approx(0.25, abs=0.03)
+
+
+def test_actions_stay_within_bounds_that_rounding_would_leave() -> None:
+    random = np.random.default_rng(0)
+    low = random.uniform(-2, 0, (1000, 3)).astype(np.float32)
+    high = random.uniform(0, 2, (1000, 3)).astype(np.float32)
+    for a, b in zip(low, high, strict=True):
+        units = Units(np.zeros(1), np.ones(1), a, b)
+        assert (units.from_unit(np.ones(3)) <= b).all()
+        assert (units.from_unit(-np.ones(3)) >= a).all()
+
+
+@pytest.mark.parametrize("bound", [1e6, float(np.finfo(np.float32).max), np.inf])
+def test_bounds_that_say_nothing_are_taken_from_the_data(bound: float) -> None:
+    data = one_step(200)
+    wide = replace(data, metadata=Metadata("wide", action_space=Box(-bound, bound, (1,), np.float32)))
+    made = BC().problem(wide).units
+    np.testing.assert_allclose([made.low, made.high], [data.actions.min(0), data.actions.max(0)])

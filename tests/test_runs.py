@@ -43,6 +43,11 @@ def test_folder_in_use_is_refused_unless_resumed(tmp_path):
     assert Run.start(tmp_path / "run", "stitch", {"seed": 1}, resume=True).facts["config"] == {"seed": 1}
 
 
+def test_folder_of_a_run_killed_before_it_began_is_free(tmp_path):
+    (tmp_path / "run" / ".trajstitch-host-1-abc").mkdir(parents=True)
+    assert Run.start(tmp_path / "run", "stitch", {"seed": 1}).facts["config"] == {"seed": 1}
+
+
 def test_run_goes_on_only_with_the_same_configuration_and_kind(tmp_path):
     Run.start(tmp_path / "run", "stitch", {"seed": 1})
     with pytest.raises(InputError, match="seed = 1, not 2"):

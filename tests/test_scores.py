@@ -1,12 +1,13 @@
 """Statistics against cases that a hand or scipy can compute."""
 
+import json
 from itertools import product
 
 import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu, trim_mean
 
-from trajstitch.environments import REFERENCE
+from trajstitch.environments import REFERENCE, reference
 from trajstitch.scores import Summary, interquartile_mean, last_and_best, normalised, probability_of_improvement
 from trajstitch.trajectories import Metadata
 
@@ -16,6 +17,15 @@ def test_score_0_is_random_and_100_is_expert() -> None:
     np.testing.assert_allclose(normalised(np.array(REFERENCE["hopper"]), hopper), [0, 100])
     np.testing.assert_allclose(normalised(np.array([1.0, 3.0]), Metadata(reference=(1.0, 5.0))), [0, 50])
     np.testing.assert_array_equal(normalised(np.array([7.0]), Metadata("a log")), [7])
+
+
+@pytest.mark.parametrize(
+    ("environment", "task"),
+    [("HalfCheetah-v5", "halfcheetah"), ("dm_control/hopper-hop-v0", None), ("Pendulum-v1", None)],
+)
+def test_d4rl_s_scale_is_that_of_the_environment_whatever_the_name(environment: str, task: str | None) -> None:
+    metadata = Metadata("hopper-robot", environment=json.dumps({"id": environment}))
+    assert reference(metadata) == (REFERENCE[task] if task else None)
 
 
 def test_interquartile_mean_leaves_out_the_outer_quarters() -> None:

@@ -47,11 +47,16 @@ def d4rl_environment(name: str) -> str | None:
 
 
 def reference(metadata: "Metadata") -> tuple[float, float] | None:
-    """The set's own reference returns, else D4RL's for its task, else None."""
+    """The set's own reference returns, else D4RL's for its task, else None.
+
+    The task is that of its environment, if that is one of Gymnasium's own; only without any does a name count.
+    """
     if metadata.reference is not None:
         return metadata.reference
-    task = task_of(environment_id(metadata) or "") or task_of(metadata.name)
-    return REFERENCE.get(task or "")
+    known = environment_id(metadata)
+    if known is None:
+        return REFERENCE.get(task_of(metadata.name) or "")
+    return REFERENCE.get(known.partition("-v")[0].lower()) if re.fullmatch(r"[A-Z]\w+-v\d+", known) else None
 
 
 def normalised(value: float, metadata: "Metadata") -> float | None:

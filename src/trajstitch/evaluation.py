@@ -4,6 +4,7 @@ Which episodes a process plays, and in which batch, is settled in advance, and e
 the returns are the same whatever the number of processes. These import no jax and start in a second or two.
 """
 
+import importlib
 import json
 import os
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from tyro.conf import Positional, arg
 from trajstitch import console, environments, spaces
 from trajstitch.errors import InputError
 from trajstitch.formats import metadata
+from trajstitch.formats.atomic import require_free
 from trajstitch.policies.policy import Policy, checkpoints, load_policies
 from trajstitch.runs import Run, versions
 from trajstitch.scores import Summary, last_and_best, normalised
@@ -54,6 +56,8 @@ def evaluate(
     """The return of each policy's episodes; episode i of every policy starts from the seed `seed` + i."""
     if episodes < 1 or (processes is not None and processes < 1):
         raise InputError("the numbers of episodes and of processes must be at least 1")
+    if seed < 0:
+        raise InputError(f"--seed must not be negative, not {seed}")
     environment = metadata.evaluation_environment or metadata.environment or ""
     require_fitting(policies, metadata)
     rollouts = [
@@ -84,6 +88,8 @@ def require_fitting(policies: Sequence[Policy], metadata: Metadata) -> None:
     if not isinstance(acted, Box):
         raise InputError(f"{environments.environment_id(metadata)}: its actions are {acted}, not a Box of numbers")
     for policy in policies:
+        if not all(np.isfinite(part).all() for layer in policy.layers for part in layer):
+            raise InputError(f"the policy of seed {policy.seed} holds NaN or infinite weights: its training diverged")
         sizes = len(policy.units.mean), len(policy.units.low)
         if sizes != (observations, int(np.prod(acted.shape))):
             raise InputError(
@@ -143,23 +149,63 @@ class Evaluate:
 
 
 def evaluate_run(config: Evaluate) -> dict[str, Any]:
-    """Evaluate a training's checkpoints; the result, JSON values, is also left in its folder as scores.json."""
+    """Evaluate a training's checkpoints; the result, JSON values, is also left in its folder.
+
+    As scores.json, or as estimate.json where nothing was rolled out.
+    """
     run = Run.open(config.run, "train")
     found = [load_policies(path) for path in checkpoints(run.folder)[-1 if config.last else 0 :]]
     if not found:
         raise InputError(f"{run.folder}: holds no checkpoints yet; go on with it by `trajstitch train ... --resume`")
     known = stored_metadata(run)
-    facts = {"seeds": [policy.seed for policy in found[-1]], "versions": versions()}
+    facts = {
+        "seeds": [policy.seed for policy in found[-1]],
+        "steps": found[-1][0].steps,
+        "of_steps": run.facts["config"]["steps"],
+        "versions": versions(),
+    }
     if config.offline or environments.environment_id(known) is None:
         result = facts | _from_data(run, found[-1], config.estimate_steps)
     else:
         policies = [policy for checkpoint in found for policy in checkpoint]
         returns = evaluate(policies, known, config.episodes, config.seed, config.processes)
         returns = returns.reshape(len(found), -1, config.episodes)
-        result = facts | _from_rollouts(run, known, [policies[0].steps for policies in found], returns)
-        result |= {"episodes": config.episodes, "first_seed": config.seed}
-    run.write_json("scores", result)
+        result = facts | conditions(config, known)
+        result |= _from_rollouts(run, known, [policies[0].steps for policies in found], returns)
+    run.write_json("scores" if "last" in result else "estimate", result)
     return result
+
+
+def conditions(config: Evaluate, known: Metadata) -> dict[str, Any]:
+    """What scores depend on beside the policies: they compare only where these are the same."""
+    return {
+        "environment": environments.environment_id(known),
+        "environment_spec": json.loads(known.evaluation_environment or known.environment or "null"),
+        "reference": list(environments.reference(known) or ()) or None,
+        "episodes": config.episodes,
+        "first_seed": config.seed,
+    }
+
+
+def rival_scores(config: Evaluate, against: Path) -> dict[str, Any]:
+    """The scores of another run, if they compare with those that `config` asks for."""
+    theirs = Run.open(against, "train")
+    known = stored_metadata(Run.open(config.run, "train"))
+    if config.offline or environments.environment_id(known) is None:
+        raise InputError(f"{config.run}: not rolled out, so there are no scores to compare with those of {against}")
+    if not theirs.has("scores"):
+        raise InputError(f"{against}: has no scores yet: `trajstitch evaluate {against}` gives it some")
+    scores = theirs.read_json("scores")
+    for name, ours in conditions(config, known).items():
+        if scores.get(name) != ours:
+            told = "" if name == "environment_spec" else f" ({scores.get(name)}, not {ours})"
+            raise InputError(
+                f"{against} was evaluated with another {name.replace('_', ' ')}{told}: scores compare only under the "
+                "same conditions"
+            )
+    if scores["steps"] != load_policies(against)[0].steps:
+        raise InputError(f"{against} has been trained on since: evaluate it again")
+    return scores
 
 
 def stored_metadata(run: Run) -> Metadata:
@@ -170,31 +216,34 @@ def stored_metadata(run: Run) -> Metadata:
 def _from_rollouts(run: Run, known: Metadata, steps: list[int], returns: np.ndarray) -> dict[str, Any]:
     scores = normalised(returns.mean(-1), known)
     last, best = last_and_best(scores)
+    several = {"best": best.to_json()} if len(steps) > 1 else {}
     mean_return = run.facts["config"]["mean_return"]
     return {
-        "environment": environments.environment_id(known),
-        "reference": environments.reference(known),
         "data": {"mean_return": mean_return, "score": float(normalised(np.array(mean_return), known))},
         "checkpoints": [
             {"steps": step, "returns": part.tolist(), **Summary.of(score).to_json()}
             for step, part, score in zip(steps, returns, scores, strict=True)
         ],
         "last": last.to_json(),
-        "best": best.to_json(),
+        **several,
     }
 
 
 def _from_data(run: Run, policies: list[Policy], steps: int) -> dict[str, Any]:
-    from trajstitch.off_policy import FittedQ, action_errors, estimated_returns
+    from trajstitch.off_policy import FittedQ, action_errors, estimated_returns, unseen
     from trajstitch.training import divided, source_data
 
+    if steps < 1:
+        raise InputError(f"--estimate-steps must be at least 1, not {steps}")
     data = source_data(run)
-    _, held = divided(data, run.facts["config"]["top"], run.facts["config"]["hold_out"])
+    learned, held = divided(data, run.facts["config"]["top"], run.facts["config"]["hold_out"])
+    new = np.zeros(0, bool) if held is None else unseen(held, learned)
+    errors = action_errors(policies, held, new) if held is not None and new.any() else action_errors(policies, learned)
     method = FittedQ(steps=steps)
     estimates, logged = estimated_returns(policies, data, method)
     return {
         "environment": None,
-        "action_error": {"held_out": held is not None, **action_errors(policies, held or data)},
+        "action_error": {"held_out": bool(new.any()), "repeated": int((~new).sum()), **errors},
         "estimate": {
             "method": "fitted-Q evaluation",
             "discount": method.discount,
@@ -204,16 +253,23 @@ def _from_data(run: Run, policies: list[Policy], steps: int) -> dict[str, Any]:
     }
 
 
-def film(policy: Policy, metadata: Metadata, path: Path, seed: int = FIRST_SEED) -> float:
-    """Write one episode as a video (mp4, or gif by its ending), and return its return."""
-    moving = path.suffix.lower() != ".gif"
+def require_video(path: Path, metadata: Metadata) -> None:
+    """Raise where a video of the data's environment can't be written."""
+    needed = ("imageio",) if path.suffix.lower() == ".gif" else ("imageio", "imageio_ffmpeg")
     try:
-        import imageio
-
-        if moving:
-            import imageio_ffmpeg  # noqa: F401  # pyright: ignore[reportMissingImports]
+        for name in needed:
+            importlib.import_module(name)
     except ImportError as error:
         raise InputError('a video needs imageio with ffmpeg: pip install "trajstitch[video]"') from error
+    environments.make(metadata).close()
+    require_free(path, force=True)
+
+
+def film(policy: Policy, metadata: Metadata, path: Path, seed: int = FIRST_SEED) -> float:
+    """Write one episode as a video (mp4, or gif by its ending), and return its return."""
+    require_video(path, metadata)
+    import imageio
+
     environment = environments.make(metadata, render_mode="rgb_array")
     space = metadata.observation_space or environment.observation_space
     frames, total, ended = [], 0.0, False
@@ -234,8 +290,8 @@ def film(policy: Policy, metadata: Metadata, path: Path, seed: int = FIRST_SEED)
     fps = environment.metadata.get("render_fps", 30)
     environment.close()
     path.parent.mkdir(parents=True, exist_ok=True)
-    if moving:
-        imageio.mimwrite(path, frames, fps=fps, macro_block_size=1)
-    else:
+    if path.suffix.lower() == ".gif":
         imageio.mimwrite(path, frames, duration=1000 / fps, loop=0)
+    else:
+        imageio.mimwrite(path, frames, fps=fps, macro_block_size=1)
     return total

@@ -155,6 +155,12 @@ def fit(
                 state = _keep_best(algorithm, state, held_out, patience)
                 metrics["held_out"] = state.best_loss
             shown = {name: float(np.mean(value)) for name, value in jax.device_get(metrics).items()}
+            if not all(map(math.isfinite, shown.values())):
+                told = ", ".join(f"{name} {value:g}" for name, value in shown.items())
+                raise InputError(
+                    f"{title}: diverged before step {done:,} ({told}): try a smaller learning rate, or look for "
+                    "extreme values in the data by `trajstitch inspect`"
+                )
             advance(length, **{name: shown[name] for name in ("held_out", "loss") if name in shown})
             if each is not None:
                 each(state, shown)

@@ -1,37 +1,48 @@
 """What can be known about policies from data alone: how closely they follow it, and what they might be worth.
 
 The worth is fitted-Q evaluation (Le et al. 2019): Q of the policy itself, learned from the data's steps. It is an
-estimate, and no better than the data's coverage of what the policy would do.
+estimate, and no better than the data's coverage of what the policy would do. It looks beyond the cut of a truncated
+episode, which a sum of logged rewards does not, so the behaviour that made the data is estimated likewise.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from trajstitch.fit import Metrics, Objective, begin, fit, stack
+from trajstitch.fit import Metrics, Objective, State, begin, fit, stack
 from trajstitch.models.mlp import MLP
 from trajstitch.models.value import discounted_returns
 from trajstitch.models.worth import explained
-from trajstitch.policies.policy import Policy
+from trajstitch.policies.policy import Policy, Units
 from trajstitch.policies.samples import in_units
 from trajstitch.policies.td3 import Actor, Critics, critic_error, towards
 from trajstitch.trajectories import Trajectories
-from trajstitch.transitions import Transitions
+from trajstitch.transitions import Scale, Transitions
+
+
+class Sample(NamedTuple):
+    step: Transitions
+    next_action: Float[Array, "*batch action"]
+    """What was done next; where nothing was, what was done last."""
 
 
 class Evaluated(eqx.Module):
-    """A policy that stands still, and what its actions are worth."""
+    """What the actions of a policy that stands still are worth."""
 
-    actor: Actor
+    actor: Actor | None
+    """None: whoever acted in the data."""
     critics: Critics
     target_critics: Critics
+
+    def following(self, batch: Sample) -> Float[Array, "*batch action"]:
+        return batch.next_action if self.actor is None else self.actor(batch.step.next_observation)
 
 
 @dataclass(frozen=True)
@@ -49,19 +60,15 @@ class FittedQ:
     target_rate: float = 0.005
     """How far the target critics move towards the trained ones at each step."""
 
-    def init(self, key: PRNGKeyArray, policy: Policy) -> Evaluated:
-        actions = len(policy.units.low)
-        layers = [(jnp.asarray(weight), jnp.asarray(bias)) for weight, bias in policy.layers]
-        layers[-1] = (layers[-1][0][:, :actions], layers[-1][1][:actions])
-        network = MLP(len(policy.units.mean), [len(bias) for _, bias in layers[:-1]], actions, key)
-        actor = Actor(eqx.tree_at(lambda network: network.layers, network, layers), (1.0,) * actions)
-        critics = Critics(len(policy.units.mean) + actions, self.hidden, key)
+    def init(self, key: PRNGKeyArray, actor: Actor | None, inputs: int) -> Evaluated:
+        critics = Critics(inputs, self.hidden, key)
         return Evaluated(actor, critics, critics)
 
-    def loss(self, model: Evaluated, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Metrics]:
-        following = model.target_critics(batch.next_observation, model.actor(batch.next_observation)).mean(0)
-        target = batch.reward + self.discount * (1 - batch.terminated) * following
-        return critic_error(model.critics, batch, jax.lax.stop_gradient(target)), {"value": target.mean()}
+    def loss(self, model: Evaluated, batch: Sample, key: PRNGKeyArray) -> tuple[Array, Metrics]:
+        step = batch.step
+        following = model.target_critics(step.next_observation, model.following(batch)).mean(0)
+        target = step.reward + self.discount * (1 - step.terminated) * following
+        return critic_error(model.critics, step, jax.lax.stop_gradient(target)), {"value": target.mean()}
 
     def objectives(self) -> tuple[Objective, ...]:
         def follow(model: Evaluated) -> Evaluated:
@@ -74,28 +81,65 @@ class FittedQ:
 def estimated_returns(
     policies: Sequence[Policy], data: Trajectories, config: FittedQ | None = None
 ) -> tuple[Float[np.ndarray, " policies"], float]:
-    """Each policy's estimated discounted return from the data's first states, and the data's own from there."""
+    """The estimated discounted return from the data's first states: each policy's, and the logged behaviour's."""
     config = config or FittedQ()
-    units = policies[0].units
-    scale = float(1 / max(data.rewards.std(dtype=np.float64), 1e-6))
-    models = stack([config.init(jax.random.key(policy.seed), policy) for policy in policies])
-    keys = jnp.stack([jax.random.key(policy.seed) for policy in policies])
-    state = fit(config, begin(config, models, keys), in_units(data, units, scale), title="fitted-Q evaluation")
-    first = jnp.asarray(units.observe(data.observations[data.first_rows]))
-    found = eqx.filter_vmap(lambda model: model.critics(first, model.actor(first)).mean())(state.model)
-    logged = discounted_returns(data, config.discount)[data.offsets[:-1][data.lengths > 0]]
-    return np.asarray(found, np.float64) / scale, float(logged.mean())
+    seen = Scale(data.observations[data.state_rows])
+    units = policies[0].units._replace(mean=np.asarray(seen.mean), std=np.asarray(seen.std))
+    size = float(np.sqrt(np.square(discounted_returns(data, config.discount)).mean())) or 1.0
+    step = in_units(data, units, 1 / size, clip=False)
+    after = np.minimum(np.arange(data.steps) + 1, data.offsets[1:][data.episode_of_step] - 1)
+    samples = Sample(step, step.action[after])
+    inputs = data.observation_size + data.action_size
+
+    def fitted(actors: Sequence[Actor | None], seeds: Sequence[int], title: str) -> State:
+        keys = [jax.random.key(seed) for seed in seeds]
+        models = stack([config.init(key, actor, inputs) for key, actor in zip(keys, actors, strict=True)])
+        return fit(config, begin(config, models, jnp.stack(keys)), samples, title=title)
+
+    first = data.offsets[:-1][data.lengths > 0]
+    state, logged = step.observation[first], step.action[first]
+    ours = fitted([actor(policy, units) for policy in policies], [policy.seed for policy in policies], "fitted-Q")
+    found = eqx.filter_vmap(lambda model: model.critics(state, model.actor(state)).mean())(ours.model)
+    theirs = fitted([None], [policies[0].seed], "fitted-Q of the logged behaviour")
+    behaviour = eqx.filter_vmap(lambda model: model.critics(state, logged).mean())(theirs.model)
+    return size * np.asarray(found, np.float64), size * float(behaviour[0])
 
 
-def action_errors(policies: Sequence[Policy], data: Trajectories) -> dict[str, Any]:
-    """How far the policies' actions lie from the data's, in units of the action bounds."""
-    logged = policies[0].units.to_unit(data.actions)
-    rows = data.observations[data.state_rows]
+def actor(policy: Policy, units: Units) -> Actor:
+    """A policy's actor for observations in other units."""
+    actions = len(policy.units.low)
+    layers = [(jnp.asarray(weight), jnp.asarray(bias)) for weight, bias in policy.layers]
+    weight, bias = policy.layers[0]
+    shift = (units.mean - policy.units.mean) / policy.units.std
+    layers[0] = jnp.asarray((units.std / policy.units.std)[:, None] * weight), jnp.asarray(bias + shift @ weight)
+    layers[-1] = (layers[-1][0][:, :actions], layers[-1][1][:actions])
+    network = MLP(len(units.mean), [len(bias) for _, bias in layers[:-1]], actions, jax.random.key(0))
+    return Actor(eqx.tree_at(lambda network: network.layers, network, layers), (1.0,) * actions)
+
+
+def unseen(held: Trajectories, learned: Trajectories) -> Bool[np.ndarray, " steps"]:
+    """Which steps of episodes held out start in a state that those learned from don't visit: stitched episodes share
+    many."""
+    if held.provenance is None or learned.provenance is None:
+        return np.ones(held.steps, bool)
+    ours, theirs = (
+        part.source_episode.astype(np.int64) << 32 | part.source_step for part in (held.provenance, learned.provenance)
+    )
+    return ~np.isin(ours, theirs)
+
+
+def action_errors(
+    policies: Sequence[Policy], data: Trajectories, steps: Bool[np.ndarray, " steps"] | None = None
+) -> dict[str, Any]:
+    """How far the policies' actions lie from the data's, in units of the action bounds: at those steps, or at all."""
+    steps = np.ones(data.steps, bool) if steps is None else steps
+    logged = policies[0].units.to_unit(data.actions[steps])
+    rows = data.observations[data.state_rows[steps]]
     squares = [float(np.square(policy.units.to_unit(policy.act(rows)) - logged).mean()) for policy in policies]
     baseline = float(np.square(logged - logged.mean(0)).mean())
     return {
         "action_error": [square**0.5 for square in squares],
         "baseline": baseline**0.5,
         "explained": [explained(square, baseline) for square in squares],
-        "steps": data.steps,
+        "steps": len(rows),
     }

@@ -21,7 +21,7 @@ from typing import Any, Self
 import numpy as np
 
 from trajstitch.errors import InputError
-from trajstitch.formats.atomic import replacing
+from trajstitch.formats.atomic import PREFIX, replacing
 from trajstitch.tensors import read_tensors, save_tensors
 
 PACKAGES = ("trajstitch", "jax", "numpy", "gymnasium", "mujoco", "minari")
@@ -43,7 +43,9 @@ class Run:
         `command` is how to ask for the same again; the command line, unless told.
         """
         config = json.loads(json.dumps(config))
-        if folder.exists() and any(folder.iterdir()):
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{folder} is a file: name a folder by --run")
+        if folder.exists() and any(not path.name.startswith(PREFIX) for path in folder.iterdir()):
             if not resume:
                 raise InputError(f"{folder} exists already: go on with it by --resume, or name another by --run")
             run = cls.open(folder, kind)

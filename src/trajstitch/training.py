@@ -44,6 +44,11 @@ CHUNK = 1000
 """Steps between two looks at the metrics."""
 SAVE_SECONDS = 120
 """The state is saved this often, and at each checkpoint."""
+LEAST = {"steps": 1, "batch_size": 1, "value_steps": 1, "policy_delay": 1, "hidden": 1, "learning_rate": 0.0}
+LEAST |= dict.fromkeys(("discount", "expectile", "target_rate", "temperature", "alpha"), 0.0)
+LEAST |= dict.fromkeys(("target_noise", "target_noise_clip"), 0.0)
+MOST = {"discount": 1.0, "expectile": 1.0, "target_rate": 1.0}
+"""Bounds of an algorithm's settings."""
 
 
 class Algorithm(Protocol):
@@ -78,6 +83,7 @@ def train_together(
     called with the state as it goes, as by `fit`.
     """
     algorithm = algorithm or BC()
+    check(algorithm, seeds, seed)
     sizes = sorted({(data.observation_size, data.action_size) for data in sets})
     if len(sizes) != 1:
         raise InputError(f"training together needs data sets of one observation and action size, not {sizes}")
@@ -96,6 +102,21 @@ def train_together(
         exported(replace(state, model=member(state.model, slice(at * seeds, (at + 1) * seeds))), one, numbers, config)
         for at, one in enumerate(units)
     ]
+
+
+def check(algorithm: Algorithm, seeds: int, seed: int) -> None:
+    """Raise for settings that make no sense."""
+    if seeds < 1:
+        raise InputError(f"--seeds must be at least 1, not {seeds}")
+    if seed < 0:
+        raise InputError(f"--seed must not be negative, not {seed}")
+    for name, value in asdict(algorithm).items():  # pyright: ignore[reportArgumentType]
+        option = f"--{name.replace('_', '-')}"
+        for one in value if isinstance(value, tuple) else (value,):
+            if name in LEAST and not one >= LEAST[name]:
+                raise InputError(f"{option} must be at least {LEAST[name]:g}, not {one:g}")
+            if name in MOST and not one <= MOST[name]:
+                raise InputError(f"{option} must be at most {MOST[name]:g}, not {one:g}")
 
 
 def start(algorithm: Algorithm, data: Trajectories, seeds: Sequence[int]) -> State:
@@ -145,11 +166,9 @@ class Train:
         return self.run or Path("runs") / re.sub(r"[^\w.]+", "-", "-".join(words)).strip("-")
 
     def check(self, algorithm: Algorithm) -> None:
-        for name, value in (("seeds", self.seeds), ("steps", algorithm.steps), ("batch-size", algorithm.batch_size)):
-            if value < 1:
-                raise InputError(f"--{name} must be at least 1, not {value}")
-        if self.seed < 0:
-            raise InputError(f"--seed must not be negative, not {self.seed}")
+        check(algorithm, self.seeds, self.seed)
+        if not 0 < self.top <= 1:
+            raise InputError(f"--top is a fraction, above 0 and at most 1, not {self.top}: 0.1 is the best tenth")
         if self.hold_out is not None and not 0 <= self.hold_out < 1:
             raise InputError(f"--hold-out must be at least 0 and below 1, not {self.hold_out}")
 
@@ -222,12 +241,19 @@ def divided(data: Trajectories, top: float, hold_out: float) -> tuple[Trajectori
 def source_data(run: Run) -> Trajectories:
     """The data set that a training was given."""
     config = run.facts["config"]
-    if config["columns"] is None:
-        return formats.load(config["source"])
-    columns: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in config["columns"].items()
-    }
-    return formats.load(config["source"], columns=Columns(**columns))
+    columns = None
+    if config["columns"] is not None:
+        given: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in config["columns"].items()
+        }
+        columns = Columns(**given)
+    data = formats.load(config["source"], columns=columns)
+    if (data.steps, float(data.returns.mean())) != (config["transitions"], config["mean_return"]):
+        raise InputError(
+            f"{config['source']} has changed since {run.folder} was trained on it: it had {config['transitions']:,} "
+            f"steps and a mean return of {config['mean_return']:g}, and has {data.steps:,} and {data.returns.mean():g}"
+        )
+    return data
 
 
 def schedule(steps: int) -> tuple[int, set[int]]:
@@ -235,8 +261,9 @@ def schedule(steps: int) -> tuple[int, set[int]]:
 
     Of 100,000 steps, as in the paper, every 10,000 from 40,000 on; of others, the same tenths.
     """
-    every = min(CHUNK, math.ceil(steps / 10))
-    tenth = max(round(steps / 10 / every), 1) * every
+    chunks = math.ceil(steps / 10 / CHUNK)
+    every = math.ceil(steps / 10 / chunks)
+    tenth = every * chunks
     return every, {*range(4 * tenth, steps, tenth), steps}
 
 

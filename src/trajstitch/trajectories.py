@@ -234,9 +234,10 @@ class Trajectories:
     def best(self, fraction: float) -> Self:
         """The best `fraction` of the episodes (at least one), in their original order.
 
-        They are ranked by return. A stitched one's is partly predicted, and known to a tenth of its size, as in
-        acceptance: it counts for that much less, and where the last one chosen is stitched, all those are chosen that
-        may be as good. The best stitched episodes are much alike, and alone would show few states.
+        They are ranked by return; those without a step come last. A stitched one's is partly predicted, and known to a
+        tenth of its size, as in acceptance: it counts for that much less, and where the last one chosen is stitched,
+        all those are chosen that may be as good. The best stitched episodes are much alike, and alone would show few
+        states.
         """
         if not 0 < fraction <= 1:
             raise InputError(f"the best fraction must be above 0 and at most 1, not {fraction}")
@@ -244,12 +245,12 @@ class Trajectories:
         returns, stitched = self.returns, np.zeros(len(self), bool)
         if self.provenance is not None:
             stitched = np.bincount(self.episode_of_step, self.provenance.stitched, minlength=len(self)) > 0
-        least = returns - np.where(stitched, 0.1 * np.abs(returns), 0)
+        least = np.where(self.lengths > 0, returns - np.where(stitched, 0.1 * np.abs(returns), 0), -np.inf)
         order = np.argsort(-least, kind="stable")
         chosen = np.zeros(len(self), bool)
         chosen[order[:count]] = True
         if stitched[order[count - 1]]:
-            chosen |= returns >= least[order[count - 1]]
+            chosen |= (returns >= least[order[count - 1]]) & (self.lengths > 0)
         return self[np.flatnonzero(chosen)]
 
     def summary(self) -> dict[str, Any]:

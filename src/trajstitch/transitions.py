@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Integer
 
+from trajstitch.errors import InputError
 from trajstitch.trajectories import Trajectories
 
 FEWEST_EPISODES = 10
@@ -47,6 +48,11 @@ def hold_out(
     data: Trajectories, fraction: float, seed: int = 0
 ) -> tuple[Integer[np.ndarray, " train"], Integer[np.ndarray, " held_out"]]:
     """Split the steps: whole episodes are held out, since neighbouring steps all but repeat each other."""
+    if data.steps < 2:
+        raise InputError(
+            f"{data.metadata.source or data.metadata.name}: {data.steps} step can't be divided into some to learn from "
+            "and some to hold out: models need more data"
+        )
     random = np.random.default_rng(seed)
     wanted = min(max(round(fraction * data.steps), 1), data.steps - 1)
     if len(data) >= FEWEST_EPISODES:

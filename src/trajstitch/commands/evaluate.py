@@ -8,8 +8,7 @@ from rich.table import Table
 
 from trajstitch import console
 from trajstitch.commands import print_json
-from trajstitch.errors import InputError
-from trajstitch.evaluation import Evaluate, evaluate_run, film, stored_metadata
+from trajstitch.evaluation import Evaluate, evaluate_run, film, require_video, rival_scores, stored_metadata
 from trajstitch.policies.policy import load_policy
 from trajstitch.runs import Run
 from trajstitch.scores import Interval, Summary, probability_of_improvement
@@ -32,22 +31,23 @@ class Command(Evaluate):
     """Print JSON instead of a table."""
 
     def execute(self) -> None:
-        theirs = None if self.against is None else Run.open(self.against, "train").read_json("scores")
+        known = stored_metadata(Run.open(self.run, "train"))
+        theirs = None if self.against is None else rival_scores(self, self.against)
+        if self.video is not None:
+            require_video(self.video, known)
         result = evaluate_run(self)
         if theirs is not None:
-            if "last" not in result or "last" not in theirs:
-                raise InputError(f"{self.run} and {self.against}: only runs that were rolled out can be compared")
             better = probability_of_improvement([_scores(result)], [_scores(theirs)])
             result["against"] = {"run": str(self.against), "probability_of_improvement": better._asdict()}
+        if not self.json:
+            _print_estimate(result) if result["environment"] is None else _print_scores(result)
         if self.video is not None:
-            known = stored_metadata(Run.open(self.run, "train"))
-            result["video"] = {"file": str(self.video), "return": film(load_policy(self.run), known, self.video)}
+            total = film(load_policy(self.run), known, self.video, self.seed)
+            result["video"] = {"file": str(self.video), "return": total}
+            if not self.json:
+                console.stdout().print(f"{self.video}: an episode of return {total:,.0f}", soft_wrap=True)
         if self.json:
             print_json(result)
-        elif result["environment"] is None:
-            _print_estimate(result)
-        else:
-            _print_scores(result)
 
 
 def _scores(result: dict[str, Any]) -> Any:
@@ -64,7 +64,8 @@ def _print_scores(result: dict[str, Any]) -> None:
     table.add_column(f"{unit}, mean ± std over seeds", justify="right")
     table.add_column("interquartile mean [95 %]", justify="right")
     rows = [(f"{checkpoint['steps']:,} steps", checkpoint) for checkpoint in result["checkpoints"]]
-    for name, part in (*rows, ("last", result["last"]), ("best of each seed", result["best"])):
+    rows += [(name, result[key]) for name, key in (("last", "last"), ("best of each seed", "best")) if key in result]
+    for name, part in rows:
         found = _summary(part)
         table.add_row(name, str(found), str(found.iqm), style="bold" if name == "last" else None)
     out.print(table)
@@ -77,14 +78,22 @@ def _print_scores(result: dict[str, Any]) -> None:
         better = Interval(**result["against"]["probability_of_improvement"])
         bounds = "" if better.low is None else f" [{better.low:.2f}, {better.high:.2f}]"
         out.print(f"better than {result['against']['run']} with probability {better.value:.2f}{bounds}", soft_wrap=True)
-    if "video" in result:
-        out.print(f"{result['video']['file']}: an episode of return {result['video']['return']:,.0f}", soft_wrap=True)
+    _print_unfinished(result)
+
+
+def _print_unfinished(result: dict[str, Any]) -> None:
+    if result["steps"] < result["of_steps"]:
+        console.stdout().print(
+            f"UNFINISHED: trained for {result['steps']:,} of {result['of_steps']:,} steps so far", soft_wrap=True
+        )
 
 
 def _print_estimate(result: dict[str, Any]) -> None:
     out = console.stdout()
     errors, estimate = result["action_error"], result["estimate"]
     where = "held-out episodes" if errors["held_out"] else "the data it was trained on"
+    if errors["held_out"] and errors["repeated"]:
+        where = f"{errors['steps']:,} held-out steps ({errors['repeated']:,} others occur in the training too)"
     found = _summary(estimate["discounted_return"])
     out.print("no rollouts, so no scores: this is what the data alone can tell")
     out.print(
@@ -94,9 +103,10 @@ def _print_estimate(result: dict[str, Any]) -> None:
     )
     out.print(
         f"discounted return (γ = {estimate['discount']}), an ESTIMATE by {estimate['method']}: {found}, where the "
-        f"logged episodes have {estimate['data']:.1f}; it is no better than the data's coverage",
+        f"logged behaviour has {estimate['data']:.1f} by the same; it is no better than the data's coverage",
         soft_wrap=True,
     )
+    _print_unfinished(result)
 
 
 def _summary(part: dict[str, Any]) -> Summary:

@@ -18,6 +18,9 @@ from trajstitch.transitions import Scale, Transitions, hold_out, in_batches, tra
 
 LARGE = 900_000
 """Transitions from which on the hidden layers are wide."""
+WIDEST = 1000
+"""A bound that is this many times as far from the logged actions as they are wide (or 1) stands for none: a network
+whose output spans it could not hit them."""
 
 
 class Inverse(eqx.Module):
@@ -105,12 +108,13 @@ class InverseDynamics:
 
 
 def action_bounds(data: Trajectories) -> tuple[Float[np.ndarray, " action"], Float[np.ndarray, " action"]]:
-    """The action space's bounds; where it has none, the widest action logged."""
-    low, high = data.actions.min(0), data.actions.max(0)
+    """The action space's bounds; where it has none, or none that says anything, the widest action logged."""
+    low, high = data.actions.min(0).astype(np.float64), data.actions.max(0).astype(np.float64)
     if data.metadata.action_space is not None:
         space_low, space_high = flat_bounds(data.metadata.action_space)
+        far = WIDEST * np.maximum(high - low, 1)
         low, high = (
-            np.where(np.isfinite(bound), bound, seen) for bound, seen in ((space_low, low), (space_high, high))
+            np.where(np.abs(bound - seen) <= far, bound, seen) for bound, seen in ((space_low, low), (space_high, high))
         )
     high = np.where(high > low, high, low + 1)
     return low.astype(np.float32), high.astype(np.float32)

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from trajstitch.checks import ROUNDING
 from trajstitch.errors import InputError
 from trajstitch.fit import Metrics, Objective
 from trajstitch.models.dynamics import log_density
@@ -68,10 +70,11 @@ class IQL:
         made = units(data, self.standardise)
         scale = 1.0
         if self.scale_rewards:
-            span = float(data.returns.max() - data.returns.min())
-            if span == 0:
+            returns = data.returns[data.lengths > 0].astype(np.float64)
+            span = float(np.ptp(returns))
+            if span <= ROUNDING * np.abs(returns).max():
                 raise InputError(
-                    f"{data.metadata.source or data.metadata.name}: every episode has the return {data.returns[0]:g}, "
+                    f"{data.metadata.source or data.metadata.name}: every episode has the return {returns[0]:g}, "
                     "so rewards can't be scaled by the span of returns: leave them as they are by --no-scale-rewards"
                 )
             scale = RETURN_SPAN / span

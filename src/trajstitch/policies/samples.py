@@ -58,13 +58,13 @@ def units(data: Trajectories, standardise: bool, epsilon: float = 0.0) -> Units:
     return Units(mean, std, low, high)
 
 
-def in_units(data: Trajectories, units: Units, reward_scale: float = 1.0) -> Transitions:
-    """Every step of the data, in those units and float32."""
+def in_units(data: Trajectories, units: Units, reward_scale: float = 1.0, *, clip: bool = True) -> Transitions:
+    """Every step of the data, in those units and float32; `clip` takes the rounding off actions at their bounds."""
     rows = data.state_rows
-    observations = units.observe(data.observations)
+    observations, actions = units.observe(data.observations), units.to_unit(data.actions)
     return Transitions(
         observation=jnp.asarray(observations[rows]),
-        action=jnp.asarray(np.clip(units.to_unit(data.actions), -1, 1)),
+        action=jnp.asarray(np.clip(actions, -1, 1) if clip else actions),
         reward=jnp.asarray(reward_scale * data.rewards, jnp.float32),
         next_observation=jnp.asarray(observations[rows + 1]),
         terminated=jnp.asarray(data.terminated),

@@ -26,6 +26,8 @@ from trajstitch.sets.ladder import TASKS, Layers, act, unknown_task
 
 SPAWN = multiprocessing.get_context("spawn")  # a forked jax can deadlock
 MESSAGE = struct.Struct("<q?")
+LONGEST = 100_000
+"""Steps after which an episode is given up: nothing would end it."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,14 @@ def play(
     """
     current = np.stack([flatten(env.reset(seed=first_seed + i)[0]) for i, env in enumerate(environments)])
     returns, running = np.zeros(len(environments)), list(range(len(environments)))
+    steps = 0
     while running:
+        steps += 1
+        if steps > LONGEST:
+            raise InputError(
+                f"an episode went on for {LONGEST:,} steps: its environment has no time limit, and needs one "
+                "(max_episode_steps) to be evaluated in"
+            )
         action = act(current)
         for i in tuple(running):
             observation, reward, terminated, truncated, _ = environments[i].step(action[i])
