@@ -54,6 +54,7 @@ def test_good_data_passes_every_check() -> None:
         "missing ends",
         "contradictory ends",
         "constant dimensions",
+        "whole actions",
         "rewards",
         "duplicate episodes",
         "continuity",
@@ -61,10 +62,20 @@ def test_good_data_passes_every_check() -> None:
     assert {finding.verdict for finding in findings} == {"ok"}
 
 
+def test_actions_that_are_choices_are_noted() -> None:
+    data = good()
+    choices = np.random.default_rng(0).integers(0, 4, data.actions.shape).astype(data.actions.dtype)
+    finding = found(replace(data, actions=choices), "whole actions")
+    assert finding.verdict == "note"
+    assert "one of 4 whole numbers" in finding.detail
+    choices[-1, -1] = 0.5
+    assert found(replace(data, actions=choices), "whole actions").verdict == "ok"
+
+
 @given(trajectories(empty_episodes=True))
 def test_every_check_has_a_verdict_on_whatever_it_gets(data: Trajectories) -> None:
     findings = check(data)
-    assert len({finding.check for finding in findings}) == len(findings) == 10
+    assert len({finding.check for finding in findings}) == len(findings) == 11
     assert all(finding.verdict in ("ok", "note", "bad") and finding.detail for finding in findings)
 
 

@@ -139,6 +139,24 @@ def test_target_that_exists_is_refused_and_forced(target, tmp_path, capsys):
     assert trajstitch.load(target).returns.tolist() == small().returns.tolist()
 
 
+def test_names_are_printed_as_they_are(tmp_path, capsys):
+    save(small(), f"npz:{tmp_path}/data.npz")
+    target = f"npz:{tmp_path}/log[red]:a:.npz"
+    assert run("convert", f"npz:{tmp_path}/data.npz", target) == 0
+    assert target in capsys.readouterr().out
+
+
+def test_header_with_a_stray_line_end_is_one_clear_line(tmp_path, capsys):
+    (tmp_path / "log.csv").write_bytes(b"observation_0,action_0,reward,done\r,comment\n0,0,0,0,a\n")
+    assert "is no CSV header" in refused(capsys, "inspect", f"table:{tmp_path}/log.csv")
+
+
+def test_store_that_can_not_be_opened_is_said(tmp_path, capsys, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "file" / "store"))
+    assert "MINARI_DATASETS_PATH" in refused(capsys, "sets")
+
+
 def test_built_in_set_is_no_target(capsys, tmp_path):
     save(small(), f"npz:{tmp_path}/data.npz")
     assert "can't be written" in refused(capsys, "convert", f"npz:{tmp_path}/data.npz", "hopper/medium")

@@ -69,7 +69,50 @@ def test_data_of_one_quality_is_saved_as_it_was(source, tmp_path, capsys):
     assert trajstitch.load(target).equals(trajstitch.load(source))
     assert {path.name for path in run.iterdir()} == {"run.json", "quality.json", "summary.json"}
     assert stitch(source, target, run, "--quality", "1", "--resume", "--force") == 0
+    assert "NOTHING WAS STITCHED: the data is of one quality" in capsys.readouterr().out
     assert cli.run(["truth", str(run)]) == 2
+    assert "nothing was stitched: the data is of one quality" in capsys.readouterr().err
+
+
+def test_one_trajectory_comes_back_as_it_was_without_training_a_model(tmp_path, capsys):
+    target = f"npz:{tmp_path}/better.npz"
+    save(collect(episodes=1, length=30), f"npz:{tmp_path}/one.npz")
+    assert stitch(f"npz:{tmp_path}/one.npz", target, tmp_path / "run") == 0
+    assert "NOTHING WAS STITCHED: there is one trajectory" in capsys.readouterr().out
+    assert not (tmp_path / "run" / "models.json").exists()
+    assert trajstitch.stitch(collect(episodes=1, length=30), SMALL).equals(trajstitch.load(target))
+
+
+@pytest.mark.parametrize("target", ["npz:{}/data.npz", "npz:{}/../{name}/data.npz", "d4rl:{}/data.npz"])
+def test_source_is_never_the_target_even_by_force(source, tmp_path, capsys, target):
+    before = (tmp_path / "data.npz").read_bytes()
+    target = target.format(tmp_path, name=tmp_path.name)
+    assert stitch(source, target, tmp_path / "run", "--force") == 2
+    assert "is the source itself" in capsys.readouterr().err
+    assert cli.run(["convert", source, target, "--force"]) == 2
+    assert "is the source itself" in capsys.readouterr().err
+    assert (tmp_path / "data.npz").read_bytes() == before
+
+
+def test_source_that_changed_since_is_neither_judged_nor_gone_on_with(source, tmp_path, capsys):
+    run, target = tmp_path / "run", f"npz:{tmp_path}/better.npz"
+    assert stitch(source, target, run) == 0
+    data = trajstitch.load(source)
+    save(replace(data, observations=data.observations + np.float32(1e-3)), source, force=True)
+    capsys.readouterr()
+    assert cli.run(["truth", str(run)]) == 2
+    assert "has changed since" in capsys.readouterr().err
+    assert stitch(source, target, run, "--resume", "--force") == 2
+    assert "was started with fingerprint" in capsys.readouterr().err
+
+
+def test_interrupted_job_says_how_to_go_on(source, tmp_path, capsys, monkeypatch):
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stitch_run, "build", interrupt)
+    assert stitch(source, f"npz:{tmp_path}/better.npz", tmp_path / "run") == 130
+    assert "the same command with --resume goes on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("stage", ["build", "improve_together"])

@@ -17,7 +17,7 @@ from trajstitch.environments import spec_json
 from trajstitch.errors import InputError
 from trajstitch.formats import save
 from trajstitch.off_policy import FittedQ, action_errors, estimated_returns, unseen
-from trajstitch.policies.bc import BC
+from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.tensors import read_tensors
 from trajstitch.training import divided, exported, schedule, start, train
 from trajstitch.trajectories import Metadata, Provenance, Trajectories
@@ -143,6 +143,36 @@ def test_unfinished_training_is_called_so_and_its_scores_are_not_compared_later(
     assert command("train", "bc", source, *TINY, "--run", run, "--resume") == 0
     capsys.readouterr()
     assert "trained on since" in refused(capsys, "evaluate", run, "--episodes", "1", "--against", run)
+
+
+def test_interrupted_training_keeps_its_last_chunk_and_says_how_to_go_on(source, tmp_path, monkeypatch, capsys) -> None:
+    run = tmp_path / "run"
+    real = training.Run.log
+
+    def interrupt(self, **metrics):
+        if metrics["step"] == 12:
+            raise KeyboardInterrupt
+        real(self, **metrics)
+
+    monkeypatch.setattr(training.Run, "log", interrupt)
+    assert command("train", "bc", source, *TINY, "--run", str(run)) == 130
+    assert "stopped at step 8; the same command with --resume goes on" in capsys.readouterr().err
+    monkeypatch.setattr(training.Run, "log", real)
+    assert command("train", "bc", source, *TINY, "--run", str(run), "--resume") == 0
+    assert "going on from step 8" in capsys.readouterr().err
+    assert command("train", "bc", source, *TINY, "--run", str(tmp_path / "whole")) == 0
+    ours, theirs = (trajstitch.load_policy(folder).act(np.ones(3)) for folder in (run, tmp_path / "whole"))
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_weighted_bc_fits_its_value_function_once(source, tmp_path, monkeypatch, capsys) -> None:
+    run = str(tmp_path / "run")
+    asked = ("train", "weighted-bc", source, *TINY, "--value-steps", "20", "--run", run)
+    monkeypatch.setattr(training, "start", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert command(*asked) == 130
+    monkeypatch.undo()
+    monkeypatch.setattr(WeightedBC, "weights", lambda *_: (_ for _ in ()).throw(AssertionError("fitted already")))
+    assert command(*asked, "--resume") == 0
 
 
 def test_state_is_saved_between_checkpoints_too(source, tmp_path, monkeypatch) -> None:

@@ -18,6 +18,8 @@ BLOCK = 1 << 17
 """Rows looked at together."""
 ROUNDING = 1e-6
 """An action this far beyond a bound (relative to the bound, or to 1) has only been rounded: float32 keeps 6e-8."""
+MOST_CHOICES = 32
+"""Whole numbers, of which actions that hold no others may be choices."""
 MOST_LISTED = 12
 """Dimensions named in one line."""
 
@@ -40,6 +42,7 @@ def check(data: Trajectories) -> tuple[Finding, ...]:
         _missing_ends(data),
         _contradictory_ends(data),
         _constant_dimensions(data),
+        _whole_actions(data),
         _changing_rewards(data),
         _distinct_episodes(data),
     )
@@ -131,6 +134,22 @@ def _contradictory_ends(data: Trajectories) -> Finding:
     count, first = _share(int(both.sum()), len(data)), int(np.argmax(both))
     detail = f"{count} episodes have both end flags, first episode {first}: taken as terminated"
     return Finding("contradictory ends", "note", detail)
+
+
+def _whole_actions(data: Trajectories) -> Finding:
+    """A table can't tell a choice from a quantity, and a policy here would act between two choices."""
+    few: set[float] = set()
+    for _, part in _blocks(data.actions):
+        whole = bool((part == np.round(part)).all())
+        few |= set(np.unique(part).tolist()) if whole else set()
+        if not whole or len(few) > MOST_CHOICES:
+            return Finding("whole actions", "ok", "actions are quantities, not whole numbers alone")
+    if len(few) < 2:
+        return Finding("whole actions", "ok", "actions don't choose between whole numbers")
+    detail = (
+        f"every action value is one of {len(few)} whole numbers: if they stand for choices, no policy here fits them"
+    )
+    return Finding("whole actions", "note", detail)
 
 
 def _constant_dimensions(data: Trajectories) -> Finding:

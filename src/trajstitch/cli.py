@@ -94,6 +94,12 @@ def _dispatch(arguments: Sequence[str]) -> int:
         raise InputError(f"unknown verb {verb!r}: {hint}")
     import tyro
 
-    command = importlib.import_module(f"trajstitch.commands.{verb}").Command
-    config = (tyro.conf.FlagCreatePairsOff,)
-    return tyro.cli(command, args=list(rest), prog=f"trajstitch {verb}", config=config).execute() or 0
+    module = importlib.import_module(f"trajstitch.commands.{verb}")
+    asked = tyro.cli(
+        module.Command,
+        args=list(rest),
+        prog=f"trajstitch {verb}",
+        description=getattr(module, "DESCRIPTION", None),
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    return asked.execute() or 0

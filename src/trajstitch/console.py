@@ -35,7 +35,8 @@ def stderr() -> Console:
 
 
 def stdout() -> Console:
-    return Console(highlight=False)
+    """A console on stdout that prints names as they are, brackets and colons too."""
+    return Console(highlight=False, markup=False, emoji=False)
 
 
 def log(message: str) -> None:
@@ -85,7 +86,7 @@ class _Rate(ProgressColumn):
         self.unit = unit
 
     def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:,.0f} {self.unit}/s" if task.speed else "")
+        return Text(f"{_rate(task.speed)} {self.unit}/s" if task.speed else "")
 
 
 class _Plain:
@@ -105,11 +106,15 @@ class _Plain:
         left = max(self.total - self.done, 0) / max(rate, 1e-9)
         parts = [
             f"{self.description}: {self.done:,}/{self.total:,} {self.unit}",
-            f"{rate:,.0f} {self.unit}/s",
+            f"{_rate(rate)} {self.unit}/s",
             f"{_clock(left)} left",
             *([_format(shown)] if shown else []),
         ]
         log(", ".join(parts))
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
 def _clock(seconds: float) -> str:

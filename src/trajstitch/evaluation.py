@@ -231,11 +231,12 @@ def _from_rollouts(run: Run, known: Metadata, steps: list[int], returns: np.ndar
 
 def _from_data(run: Run, policies: list[Policy], steps: int) -> dict[str, Any]:
     from trajstitch.off_policy import FittedQ, action_errors, estimated_returns, unseen
-    from trajstitch.training import divided, source_data
+    from trajstitch.source import found_again
+    from trajstitch.training import divided
 
     if steps < 1:
         raise InputError(f"--estimate-steps must be at least 1, not {steps}")
-    data = source_data(run)
+    data = found_again(run)
     learned, held = divided(data, run.facts["config"]["top"], run.facts["config"]["hold_out"])
     new = np.zeros(0, bool) if held is None else unseen(held, learned)
     errors = action_errors(policies, held, new) if held is not None and new.any() else action_errors(policies, learned)

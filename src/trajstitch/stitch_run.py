@@ -33,6 +33,7 @@ from trajstitch.passes import Summary
 from trajstitch.paths import Jumps, Paths
 from trajstitch.quality import foretold
 from trajstitch.runs import Run, tensors_of, tree_from
+from trajstitch.source import noted
 from trajstitch.stitching import (
     Course,
     Ground,
@@ -43,6 +44,7 @@ from trajstitch.stitching import (
     ignorance,
     improve_together,
     keys_of,
+    lonely,
     one_quality,
     preset_for,
 )
@@ -76,7 +78,7 @@ class Stitch:
     most_changes: int | None = None
     """Accept only trajectories with at most this many jumps."""
     value_test: bool = True
-    """Jump only to states of higher value; without this, stitching diversifies the data instead."""
+    """Whether to jump only to states of higher value; otherwise stitching diversifies the data instead."""
     run: Path | None = None
     """The run's folder; by default runs/stitch-SRC-PRESET-seed-SEED."""
     resume: bool = False
@@ -143,15 +145,19 @@ class Stitched:
 def stitch_run(job: Stitch, columns: Columns | None = None) -> list[Stitched]:
     """Do the job, or go on with it; what comes of it for each seed."""
     for target in job.targets:
+        formats.require_apart(job.source, target)
         formats.require_free(target, force=job.force)
     data = formats.load(job.source, columns=columns)
     config = job.config(data)
     check_seeds(config, job.numbers)
-    facts = {"source": job.source, "target": job.target, "seed": job.seed, "seeds": job.seeds, "preset": job.preset}
-    size = {"transitions": data.steps, "mean_return": float(data.returns.mean())}
-    run = Run.start(job.folder, "stitch", {**facts, **size, "stitching": asdict(config)}, resume=job.resume)
-    stages = Stages(run, config, data, job.seed, job.seeds)
-    done = stages.all()
+    facts = {"target": job.target, "seed": job.seed, "seeds": job.seeds, "preset": job.preset}
+    facts |= {**noted(job.source, columns, data), "stitching": asdict(config)}
+    run = Run.start(job.folder, "stitch", facts, resume=job.resume)
+    try:
+        done = Stages(run, config, data, job.seed, job.seeds).all()
+    except (KeyboardInterrupt, SystemExit):
+        console.log(f"{run.folder}: stopped; the same command with --resume goes on after what is finished")
+        raise
     if done[0].left_alone is not None:
         console.log(f"nothing is stitched: {done[0].left_alone}")
     for one, target in zip(done, job.targets, strict=True):
@@ -199,7 +205,7 @@ class Stages:
 
     def no_use(self) -> str | None:
         """Why nothing is to be stitched, if so; this takes the models."""
-        return self.one_quality() or ignorance(self.models()[1])
+        return lonely(self.data) or self.one_quality() or ignorance(self.models()[1])
 
     def foretold(self) -> float | None:
         """How far states foretell the returns, as `quality` says."""

@@ -130,7 +130,9 @@ def stitch(
     check_seeds(config, numbers)
     models_key, _ = keys_of(seed)
     courses = [Course(Paths.of(data))] * len(numbers)
-    reason = one_quality(config, foretold(data)) if config.quality > 0 else None
+    reason = lonely(data)
+    if reason is None and config.quality > 0:
+        reason = one_quality(config, foretold(data))
     if reason is None:
         models, worths = fit_models(config, data, models_key)
         reason = ignorance(worths)
@@ -143,14 +145,19 @@ def stitch(
     return found[0] if seeds is None else found
 
 
+def lonely(data: Trajectories) -> str | None:
+    """Why nothing can be stitched, where there is no other trajectory to jump to."""
+    return None if len(data) > 1 else "there is one trajectory, and jumps lead to others"
+
+
 def one_quality(config: Stitching, share: float | None) -> str | None:
     """Why nothing can be gained, where states foretell only this share of the returns' variance (none: not known)."""
     if share is None or share >= config.quality:
         return None
     return (
         f"the data is of one quality: states foretell {share:.0%} of the returns' variance, not {config.quality:.0%}, "
-        "so its episodes differ by luck, which no clone can learn, or they are too few to tell; with quality 0 it is "
-        "stitched all the same"
+        "so its episodes differ by luck, which no clone can learn, or they are too few to tell; with --quality 0 it "
+        "is stitched all the same"
     )
 
 
@@ -178,10 +185,6 @@ def check_seeds(config: Stitching, seeds: Sequence[int]) -> None:
 
 def fit_models(config: Stitching, data: Trajectories, key: PRNGKeyArray) -> tuple[Models, list[Worth]]:
     """The models that no pass changes, and what each is worth."""
-    if data.steps < 2:
-        raise InputError(
-            f"{data.metadata.source or data.metadata.name}: {data.steps} step(s) are too few to learn from"
-        )
     keys = jax.random.split(key, 4)
     dynamics, of_dynamics = fit_dynamics(config.dynamics, data, keys[0])
     inverse, of_inverse = fit_inverse(config.inverse, data, keys[1])

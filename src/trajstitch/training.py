@@ -35,6 +35,7 @@ from trajstitch.policies.samples import Problem, Sizes
 from trajstitch.policies.td3_bc import TD3BC
 from trajstitch.pool import end_to_end
 from trajstitch.runs import Run
+from trajstitch.source import noted
 from trajstitch.trajectories import Trajectories
 
 POLICIES = {"bc": BC, "weighted-bc": WeightedBC, "td3-bc": TD3BC, "iql": IQL}
@@ -184,10 +185,7 @@ def train_run(job: Train, algorithm: Algorithm, columns: Columns | None = None) 
     config = {
         "policy": _name(algorithm),
         **asdict(algorithm),  # pyright: ignore[reportArgumentType]
-        "source": job.source,
-        "columns": None if columns is None else asdict(columns),
-        "transitions": data.steps,
-        "mean_return": float(data.returns.mean()),
+        **noted(job.source, columns, data),
         "top": job.top,
         "hold_out": hold_out,
         "seeds": job.seeds,
@@ -198,17 +196,18 @@ def train_run(job: Train, algorithm: Algorithm, columns: Columns | None = None) 
     if checkpoint(run, algorithm.steps).exists():
         console.log(f"{run.folder}: trained to its last step already")
         return run
-    problem = algorithm.problem(learned)
+    problem = _problem(run, algorithm, learned)
     state = start(algorithm, learned, seeds)
     if run.has("state"):
         state = run.read_tree("state", like=state)
+    if job.resume:
         console.log(f"{run.folder}: going on from step {int(state.step):,}")
     _forget_after(run, int(state.step))
     every, marks = schedule(algorithm.steps)
-    saved = time.monotonic()
+    saved, done = time.monotonic(), state
 
     def each(state: State, metrics: dict[str, float]) -> None:
-        nonlocal saved
+        nonlocal saved, done
         step = int(state.step)
         run.log(step=step, **metrics)
         if step in marks:
@@ -216,10 +215,26 @@ def train_run(job: Train, algorithm: Algorithm, columns: Columns | None = None) 
         if step in marks or time.monotonic() - saved > SAVE_SECONDS:
             run.write_tree("state", state)
             saved = time.monotonic()
+        done = state
 
     title = f"{_name(algorithm)}, {job.seeds} seed{'s' * (job.seeds > 1)}"
-    fit(algorithm, state, problem.samples, every=every, title=title, each=each)
+    try:
+        fit(algorithm, state, problem.samples, every=every, title=title, each=each)
+    except (KeyboardInterrupt, SystemExit):
+        run.write_tree("state", done)
+        console.log(f"{run.folder}: stopped at step {int(done.step):,}; the same command with --resume goes on")
+        raise
     return run
+
+
+def _problem(run: Run, algorithm: Algorithm, learned: Trajectories) -> Problem:
+    """What the algorithm learns from; what had to be learned for that is kept in the run."""
+    if not isinstance(algorithm, WeightedBC):
+        return algorithm.problem(learned)
+    if not run.has("weights"):
+        console.log(f"first a value function to weigh the samples by: {algorithm.value_steps:,} steps (--value-steps)")
+        run.write_tensors("weights", {"weight": algorithm.weights(learned)})
+    return algorithm.problem(learned, run.read_tensors("weights")["weight"])
 
 
 def divided(data: Trajectories, top: float, hold_out: float) -> tuple[Trajectories, Trajectories | None]:
@@ -236,24 +251,6 @@ def divided(data: Trajectories, top: float, hold_out: float) -> tuple[Trajectori
     count = min(max(round(hold_out * len(data)), 1), len(data) - 1)
     held[np.random.default_rng(0).permutation(len(data))[:count]] = True
     return data[np.flatnonzero(~held)], data[np.flatnonzero(held)]
-
-
-def source_data(run: Run) -> Trajectories:
-    """The data set that a training was given."""
-    config = run.facts["config"]
-    columns = None
-    if config["columns"] is not None:
-        given: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in config["columns"].items()
-        }
-        columns = Columns(**given)
-    data = formats.load(config["source"], columns=columns)
-    if (data.steps, float(data.returns.mean())) != (config["transitions"], config["mean_return"]):
-        raise InputError(
-            f"{config['source']} has changed since {run.folder} was trained on it: it had {config['transitions']:,} "
-            f"steps and a mean return of {config['mean_return']:g}, and has {data.steps:,} and {data.returns.mean():g}"
-        )
-    return data
 
 
 def schedule(steps: int) -> tuple[int, set[int]]:

@@ -50,8 +50,7 @@ def hold_out(
     """Split the steps: whole episodes are held out, since neighbouring steps all but repeat each other."""
     if data.steps < 2:
         raise InputError(
-            f"{data.metadata.source or data.metadata.name}: {data.steps} step can't be divided into some to learn from "
-            "and some to hold out: models need more data"
+            f"{data.metadata.source or data.metadata.name}: {data.steps} step(s) are too few to learn from"
         )
     random = np.random.default_rng(seed)
     wanted = min(max(round(fraction * data.steps), 1), data.steps - 1)

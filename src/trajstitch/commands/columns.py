@@ -12,7 +12,7 @@ class ColumnFlags:
     columns: Columns = field(default_factory=Columns)
     """For table: URIs, which column is what; guessed from their names where not given."""
     columns_file: Path | None = None
-    """The same as a small TOML file, so that a log's columns are named once."""
+    """A small TOML file that says which column is what, instead of single --columns flags."""
 
     def mapping(self, uri: str) -> Columns | None:
         """The mapping for `uri`: None unless it is a table or the user gave one."""

@@ -27,6 +27,7 @@ class Command(ColumnFlags):
     """Print JSON instead of a line of text."""
 
     def execute(self) -> None:
+        formats.require_apart(self.source, self.target)
         formats.require_free(self.target, force=self.force)
         data = formats.load(self.source, columns=self.mapping(self.source))
         for finding in data.metadata.findings:

@@ -96,7 +96,10 @@ def show(done: Sequence[Stitched], facts: Sequence[dict[str, Any]], names: Seque
             f"are jumps. Saved {target}",
             soft_wrap=True,
         )
+    if done[0].left_alone is not None:
+        out.print(f"NOTHING WAS STITCHED: {done[0].left_alone}", soft_wrap=True)
     out.print(f"The run is in {done[0].run.folder}", soft_wrap=True)
+    out.print(f"clone the data with: trajstitch train bc {targets[0]}", soft_wrap=True)
 
 
 def passes(facts: dict[str, Any]) -> Table:

@@ -17,12 +17,16 @@ from trajstitch.training import Train, train_run
 Policy = TypeVar("Policy", BC, WeightedBC, TD3BC, IQL)
 
 
+DESCRIPTION = """Train a policy on a data set, all seeds at once; `trajstitch evaluate RUN` scores it.
+
+Example: trajstitch train bc hopper/medium-replay --seeds 5 --top 0.1
+
+`trajstitch train bc --help` shows what can be set."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job(Train, ColumnFlags, Generic[Policy]):
-    """Train a policy on a data set, all seeds at once; `trajstitch evaluate RUN` scores it.
-
-    Example: trajstitch train bc hopper/medium-replay --seeds 5 --top 0.1
-    """
+    """Train one kind of policy."""
 
     policy: OmitArgPrefixes[Policy]
     """The method's own settings."""

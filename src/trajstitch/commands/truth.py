@@ -9,16 +9,16 @@ from tyro.conf import Positional, arg
 
 from trajstitch import console, formats
 from trajstitch.commands import print_json
-from trajstitch.commands.columns import ColumnFlags
 from trajstitch.errors import InputError
 from trajstitch.graph import StitchGraph
 from trajstitch.runs import Run
+from trajstitch.source import found_again
 from trajstitch.stitch_run import place
 from trajstitch.truth import report
 
 
 @dataclass(frozen=True, kw_only=True)
-class Command(ColumnFlags):
+class Command:
     """Ask the simulator how real a run's jumps are: set it to the state, take the action, compare.
 
     For MuJoCo tasks whose observation shows the whole state, such as Hopper, Walker2d and HalfCheetah. The error is
@@ -38,9 +38,10 @@ class Command(ColumnFlags):
         run = Run.open(self.run, "stitch")
         where = place(run, self.seed)
         if not run.has(f"{where}passes"):
-            raise InputError(f"{self.run}: nothing was stitched in this run, or it isn't finished: --resume it first")
-        source = run.facts["config"]["source"]
-        data = formats.load(source, columns=self.mapping(source))
+            reason = run.read_json(f"{where}summary")["left_alone"] if run.has(f"{where}summary") else None
+            told = f"nothing was stitched: {reason}" if reason else "this run isn't finished: go on with it by --resume"
+            raise InputError(f"{self.run}: {told}")
+        data = found_again(run)
         stitched = formats.load(f"npz:{run.path(f'{where}result.npz')}")
         facts = report(data, stitched, StitchGraph.load(run.path("graph.safetensors")), self.steps)
         run.write_json(f"{where}truth", facts)

@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -97,6 +98,24 @@ def require_free(uri: str, *, force: bool) -> None:
     if parsed.scheme == "set":
         raise InputError(f"{uri} is a built-in set and can't be written: give a target such as minari:my/set-v0")
     _module(parsed.scheme).require_free(parsed.location, force=force)
+
+
+def require_apart(source: str, target: str) -> None:
+    """Raise if `target` is where `source` is: the data that something is made from is never touched, even by force."""
+    if _place(source) == _place(target):
+        raise InputError(f"{target} is the source itself, which is never touched: choose another target")
+
+
+def _place(uri: str) -> Path:
+    """Where a data set is stored."""
+    parsed = parse(uri)
+    if parsed.scheme in ("set", "minari"):
+        from trajstitch import sets
+        from trajstitch.formats import minari
+
+        location = parsed.location if parsed.scheme == "minari" else sets.built_in(parsed.location).minari_id
+        return minari.stored_at(location).resolve()
+    return Path(parsed.location).resolve()
 
 
 def require_finite(data: "Trajectories", uri: str) -> None:

@@ -72,7 +72,10 @@ class Csv:
             raise InputError(f"{path}: is neither a CSV nor a Parquet file")
         line = head.decode("utf-8-sig", errors="replace").partition("\n")[0].rstrip("\r")
         self.delimiter = max(",;\t", key=line.count)
-        self.names = [name.strip() for name in next(csv.reader([line], delimiter=self.delimiter), [])]
+        try:
+            self.names = [name.strip() for name in next(csv.reader([line], delimiter=self.delimiter), [])]
+        except csv.Error as error:
+            raise InputError(f"{path}: its first line is no CSV header ({error}): mend its line ends") from error
         self.metadata: dict[bytes, bytes] = {}
 
     def read(self, kinds: Mapping[str, Kind]) -> None:

@@ -45,7 +45,7 @@ OWN_KEYS = {
 def load(location: str) -> Trajectories:
     """Load the set with this Minari id, downloading it if it is not in the local store."""
     _require_id(location)
-    folder = _folder(location)
+    folder = stored_at(location)
     if not _is_complete(folder):
         _download(location)
     source = f"minari:{location}"
@@ -99,7 +99,7 @@ def save(data: Trajectories, location: str, *, force: bool) -> None:
     ):
         if spaces.flat_size(space) != size:
             raise InputError(f"minari:{location}: the {name}s have {size} columns, which {space} does not hold")
-    folder = _folder(location)
+    folder = stored_at(location)
     with atomic.replacing(folder, force=force, folder=True) as fresh, _namespaces_of(folder):
         (fresh / "data").mkdir(parents=True)
         with hdf5.writing(fresh / "data" / DATA_FILE) as file:
@@ -111,7 +111,7 @@ def save(data: Trajectories, location: str, *, force: bool) -> None:
 
 def require_free(location: str, *, force: bool) -> None:
     _require_id(location)
-    folder = _folder(location)
+    folder = stored_at(location)
     for parent in _inside_store(folder.parent):
         if (parent / "data").exists():
             raise InputError(f"minari:{location}: {parent} is a data set, which can't hold another: choose another id")
@@ -125,13 +125,14 @@ def require_free(location: str, *, force: bool) -> None:
 
 def exists(location: str) -> bool:
     """Whether the local store holds the set."""
-    return _is_complete(_folder(location))
+    return _is_complete(stored_at(location))
 
 
 def local_sets() -> dict[str, dict[str, int]]:
     """Every set of the local store, with its numbers of episodes and steps."""
     import minari
 
+    stored_at("")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         listed = minari.list_local_datasets()
@@ -158,7 +159,7 @@ def _require_id(identifier: str) -> None:
         )
 
 
-def _folder(identifier: str = "") -> Path:
+def stored_at(identifier: str = "") -> Path:
     from minari.storage import get_dataset_path
 
     try:
@@ -171,7 +172,7 @@ def _folder(identifier: str = "") -> Path:
 
 def _inside_store(folder: Path) -> Iterator[Path]:
     """The folder and those above it, up to the store's root but without it."""
-    root = _folder()
+    root = stored_at()
     while folder != root:
         yield folder
         folder = folder.parent
@@ -201,7 +202,7 @@ def _download(identifier: str) -> None:
         # Whatever the remote's library raises: no network, no such repository, no space.
         reason = str(error).partition("\n")[0]
         raise _not_there(identifier, f"and could not be downloaded ({type(error).__name__}: {reason})") from error
-    if not _is_complete(_folder(identifier)):
+    if not _is_complete(stored_at(identifier)):
         raise _not_there(identifier, "and its download came out incomplete: try again")
 
 

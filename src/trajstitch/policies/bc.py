@@ -84,11 +84,15 @@ class WeightedBC(BC):
     value_steps: int = 100_000
     """Gradient steps of V, which comes first."""
 
-    def problem(self, data: Trajectories) -> Problem:
+    def problem(self, data: Trajectories, weights: Float[np.ndarray, " steps"] | None = None) -> Problem:
         made, samples = super().problem(data)
+        weights = self.weights(data) if weights is None else weights
+        return Problem(made, samples._replace(weight=jnp.asarray(weights)))
+
+    def weights(self, data: Trajectories) -> Float[np.ndarray, " steps"]:
+        """Of each step: V of its state, over the mean."""
         value, worth = fit_value(TwinValue(steps=self.value_steps), data, jax.random.key(0))
         console.log(str(worth))
         found = values(value, data.observations[data.state_rows])
         found = found - min(found.min(), 0)
-        weight = found / found.mean() if found.max() > 0 else np.ones_like(found)
-        return Problem(made, samples._replace(weight=jnp.asarray(weight, jnp.float32)))
+        return (found / found.mean() if found.max() > 0 else np.ones_like(found)).astype(np.float32)
