@@ -115,6 +115,27 @@ def test_interrupted_job_says_how_to_go_on(source, tmp_path, capsys, monkeypatch
     assert "the same command with --resume goes on" in capsys.readouterr().err
 
 
+def test_each_model_is_kept_as_soon_as_it_is_fitted(source, tmp_path, monkeypatch):
+    whole, halved = f"npz:{tmp_path}/whole.npz", f"npz:{tmp_path}/halved.npz"
+    assert stitch(source, whole, tmp_path / "whole") == 0
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stitching, "fit_reward", killed)
+        assert stitch(source, halved, tmp_path / "halved") == 130
+    assert {path.name for path in (tmp_path / "halved").glob("model*")} == {
+        "model-dynamics.safetensors",
+        "model-inverse.safetensors",
+    }
+    for name in ("fit_dynamics", "fit_inverse"):
+        monkeypatch.setattr(stitching, name, killed)
+    assert stitch(source, halved, tmp_path / "halved", "--resume") == 0
+    assert trajstitch.load(halved).equals(trajstitch.load(whole))
+    assert not [*(tmp_path / "halved").glob("model-*")]
+
+
 @pytest.mark.parametrize("stage", ["build", "improve_together"])
 def test_job_that_stopped_midway_resumes_to_the_same_bits(source, tmp_path, monkeypatch, stage):
     whole, target = f"npz:{tmp_path}/whole.npz", f"npz:{tmp_path}/better.npz"

@@ -1,7 +1,8 @@
 """A stitching job in a run folder, stage by stage: what is done is kept, and `--resume` goes on from there.
 
 quality.json                      how far states foretell the returns; below the preset's limit nothing else is made
-models.safetensors, models.json   the models, and what each is worth on held-out steps
+models.safetensors, models.json   the models, and what each is worth on held-out steps; until all are fitted, those
+                                  that are, as model-NAME.safetensors
 graph.safetensors                 the graph
 last-pass.safetensors             D_k and V after the last greedy pass that was finished, and what all did so far
 passes.json                       what each pass did
@@ -219,7 +220,8 @@ class Stages:
 
     def models(self) -> tuple[Models, list[Worth]]:
         if self._models is None:
-            self._models = self._read_models() if self.run.has("models") else self._fit_models()
+            done = self.run.path("models.json").exists()  # the last to be written
+            self._models = self._fit_models() if not done else self._read_models()
         return self._models
 
     def _read_models(self) -> tuple[Models, list[Worth]]:
@@ -229,10 +231,24 @@ class Stages:
     def _fit_models(self) -> tuple[Models, list[Worth]]:
         self.before("models")
         start = time.monotonic()
-        models, worths = fit_models(self.config, self.data, self.models_key)
-        self.run.write_json("models", [asdict(worth) for worth in worths])
+        like = untrained(self.config, self.data, self.models_key)
+
+        def kept(name: str, fitted: Callable[[], tuple[Any, Worth]]) -> tuple[Any, Worth]:
+            """Each model is kept as soon as it is fitted, until all are."""
+            file = f"model-{name}"
+            if self.run.has(file):
+                _, facts = read_tensors(self.run.path(f"{file}.safetensors"))
+                return self.run.read_tree(file, getattr(like, name)), Worth(**json.loads(facts["worth"]))
+            model, worth = fitted()
+            self.run.write_tree(file, model, worth=json.dumps(asdict(worth)))
+            return model, worth
+
+        models, worths = fit_models(self.config, self.data, self.models_key, kept)
         self.run.write_tree("models", models)
+        self.run.write_json("models", [asdict(worth) for worth in worths])
         self.took("models", start)
+        for path in self.run.folder.glob("model-*"):
+            path.unlink()
         return models, worths
 
     def graph(self, models: Models) -> StitchGraph:

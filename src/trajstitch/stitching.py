@@ -9,7 +9,7 @@ each one made and go on from there.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import jax
 import numpy as np
@@ -183,19 +183,31 @@ def check_seeds(config: Stitching, seeds: Sequence[int]) -> None:
         )
 
 
-def fit_models(config: Stitching, data: Trajectories, key: PRNGKeyArray) -> tuple[Models, list[Worth]]:
-    """The models that no pass changes, and what each is worth."""
+def fit_models(
+    config: Stitching,
+    data: Trajectories,
+    key: PRNGKeyArray,
+    kept: Callable[[str, Callable[[], tuple[Any, Worth]]], tuple[Any, Worth]] = lambda name, fitted: fitted(),
+) -> tuple[Models, list[Worth]]:
+    """The models that no pass changes, and what each is worth.
+
+    `kept` is asked for each by its name, with the function that fits it, and may know it already.
+    """
     keys = jax.random.split(key, 4)
-    dynamics, of_dynamics = fit_dynamics(config.dynamics, data, keys[0])
-    inverse, of_inverse = fit_inverse(config.inverse, data, keys[1])
-    reward, of_reward = fit_reward(config.reward, data, keys[2])
-    forward, worths = None, [of_dynamics, of_inverse, of_reward]
-    if config.forward is not None:
-        forward, of_forward = fit_forward(config.forward, data, keys[3])
-        worths.append(of_forward)
+    fits: dict[str, Callable[[], tuple[Any, Worth]]] = {
+        "dynamics": lambda: fit_dynamics(config.dynamics, data, keys[0]),
+        "inverse": lambda: fit_inverse(config.inverse, data, keys[1]),
+        "reward": lambda: fit_reward(config.reward, data, keys[2]),
+    }
+    judge = config.forward
+    if judge is not None:
+        fits["forward"] = lambda: fit_forward(judge, data, keys[3])
+    found = {name: kept(name, fitted) for name, fitted in fits.items()}
+    worths = [worth for _, worth in found.values()]
     for worth in worths:
         console.log(str(worth))
-    return Models(dynamics, inverse, reward, forward), worths
+    models: dict[str, Any] = {name: model for name, (model, _) in found.items()}
+    return Models(**{"forward": None, **models}), worths
 
 
 def improve(
