@@ -27,7 +27,7 @@ def test_commands_and_python_of_the_first_minute_run(tmp_path, monkeypatch, caps
         assert cli.run(command[1:]) == 0, capsys.readouterr().err
     (python,) = blocks("python")
     done = subprocess.run([sys.executable, "-c", python], capture_output=True, text=True, check=True)
-    assert re.fullmatch(r"mean return \d+ -> \d+\n", done.stdout)
+    assert re.fullmatch(r"mean return \d+ -> \d+\n\[[-\d. ]+\]\n", done.stdout)
     assert (tmp_path / "hopper-better.npz").exists()
 
 
@@ -39,6 +39,9 @@ def test_make_targets_of_the_readme_exist():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#]+)\)", README))))
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)]+)\)", README))))
 def test_links_lead_somewhere(target):
-    assert (ROOT / target).exists()
+    file, _, anchor = target.partition("#")
+    assert (ROOT / file).exists()
+    headings = re.findall(r"^#+ (.+)$", (ROOT / file).read_text(), re.MULTILINE) if anchor else []
+    assert not anchor or anchor in {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
