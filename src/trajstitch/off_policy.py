@@ -85,8 +85,13 @@ def estimated_returns(
     config = config or FittedQ()
     seen = Scale(data.observations[data.state_rows])
     units = policies[0].units._replace(mean=np.asarray(seen.mean), std=np.asarray(seen.std))
-    size = float(np.sqrt(np.square(discounted_returns(data, config.discount)).mean())) or 1.0
-    step = in_units(data, units, 1 / size, clip=False)
+    logged_returns = discounted_returns(data, config.discount)
+    middle = float(logged_returns.mean())
+    size = float(logged_returns.std()) or abs(middle) or 1.0
+    step = in_units(data, units, clip=False)
+    # Q in units of the logged returns, which is where it starts: those of rewards follow from Bellman's equation.
+    left = 1 - config.discount * (1 - data.terminated)
+    step = step._replace(reward=jnp.asarray((data.rewards - middle * left) / size, jnp.float32))
     after = np.minimum(np.arange(data.steps) + 1, data.offsets[1:][data.episode_of_step] - 1)
     samples = Sample(step, step.action[after])
     inputs = data.observation_size + data.action_size
@@ -102,7 +107,7 @@ def estimated_returns(
     found = eqx.filter_vmap(lambda model: model.critics(state, model.actor(state)).mean())(ours.model)
     theirs = fitted([None], [policies[0].seed], "fitted-Q of the logged behaviour")
     behaviour = eqx.filter_vmap(lambda model: model.critics(state, logged).mean())(theirs.model)
-    return size * np.asarray(found, np.float64), size * float(behaviour[0])
+    return middle + size * np.asarray(found, np.float64), middle + size * float(behaviour[0])
 
 
 def actor(policy: Policy, units: Units) -> Actor:
