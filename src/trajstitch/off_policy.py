@@ -87,7 +87,7 @@ def estimated_returns(
     units = policies[0].units._replace(mean=np.asarray(seen.mean), std=np.asarray(seen.std))
     logged_returns = discounted_returns(data, config.discount)
     middle = float(logged_returns.mean())
-    size = float(logged_returns.std()) or abs(middle) or 1.0
+    size = max(float(logged_returns.std()), 0.01 * abs(middle)) or 1.0
     step = in_units(data, units, clip=False)
     # Q in units of the logged returns, which is where it starts: those of rewards follow from Bellman's equation.
     left = 1 - config.discount * (1 - data.terminated)
