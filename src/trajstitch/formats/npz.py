@@ -199,7 +199,10 @@ def _matrix(array: np.ndarray, where: str) -> Float[np.ndarray, "rows columns"]:
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2 or array.shape[1] == 0:
-        raise InputError(f"{where} has shape {array.shape}, not (rows, values): give each step one row of numbers")
+        images = "; images are not supported" if array.ndim > 3 else ""
+        raise InputError(
+            f"{where} has shape {array.shape}, not (rows, values): give each step one row of numbers{images}"
+        )
     return _floats(array, where)
 
 
