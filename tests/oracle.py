@@ -171,7 +171,10 @@ class Oracle:
             new = self.walk(paths, number, values, imagine)
             kept = {id(step) for path in paths for step in path.steps}
             changes = sum(id(step) not in kept for step in new.steps)
-            accept = new.total > old.total + self.threshold * abs(old.total) if self.value_test else changes > 0
+            total = new.total
+            if not new.terminated and len(new.steps) < len(old.steps):
+                total += (len(old.steps) - len(new.steps)) * min(total / max(len(new.steps), 1), 0)
+            accept = total > old.total + self.threshold * abs(old.total) if self.value_test else changes > 0
             if self.most_changes is not None and changes > self.most_changes:
                 accept = False
             result.append(new if accept else old)

@@ -15,8 +15,9 @@ from trajstitch.graph import Judge, Reach, StitchGraph, build
 from trajstitch.neighbours import Near
 from trajstitch.passes import Rules, one_pass
 from trajstitch.paths import Paths
-from trajstitch.trajectories import Trajectories
+from trajstitch.trajectories import Provenance, Trajectories
 from trajstitch.transitions import Scale
+from trajstitch.walk import Walks
 from worlds import models, random_data
 
 
@@ -210,3 +211,39 @@ def test_float64_data_keep_their_type_and_logged_bits(graph):
     assert found.provenance is not None
     untouched = Paths.of(data).trajectories()
     assert untouched.equals(data)
+
+
+@pytest.mark.parametrize(
+    ("reward", "terminated", "accepted"),
+    [(-1.0, False, False), (-1.0, True, True), (1.0, False, False)],
+    ids=["costs, cut off sooner", "costs, ended sooner", "rewards, cut off sooner"],
+)
+def test_walk_that_is_only_cut_off_sooner_is_not_better(reward: float, terminated: bool, accepted: bool) -> None:
+    """Six steps at one price each, or the first three of them."""
+    data = replace(random_data(np.random.default_rng(1), coarse=False))
+    data = data[np.flatnonzero(data.lengths >= 6)[:2]]
+    data = replace(data, rewards=np.full(data.steps, reward, np.float32))
+    paths = Paths.of(data)
+    judge, graph = Judge(models(), data.observations), build(data, models(), Near(k=4), Reach())
+    decisions = passes.decide(paths, graph, judge, lambda states: np.zeros(len(states), np.float32), Rules())
+    first = paths.offsets[:-1] + np.arange(len(data))
+    walks = Walks(
+        node=np.concatenate([paths.node[at : at + 4] for at in first]),
+        kind=np.concatenate([paths.kind[at : at + 3] for at in paths.offsets[:-1]]),
+        edge=np.full(3 * len(data), -1),
+        offsets=3 * np.arange(len(data) + 1),
+        terminated=np.full(len(data), terminated),
+        truncated=np.full(len(data), not terminated),
+    )
+    assert passes.propose(paths, walks, decisions, judge, Rules()).accepted.tolist() == [accepted] * len(data)
+
+
+def test_what_was_stitched_before_stays_on_record() -> None:
+    data = random_data(np.random.default_rng(2), coarse=False)
+    origin = Provenance.logged(data.offsets)
+    jumps = np.arange(data.steps) % 3 == 0
+    origin = replace(origin, stitched=jumps, source_step=origin.source_step + 7, margin=np.where(jumps, 0.5, np.nan))
+    again = Paths.of(replace(data, provenance=origin)).trajectories().provenance
+    assert again is not None
+    for name in ("source_episode", "source_step", "stitched", "margin", "value_gain", "predicted_reward"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(origin, name))

@@ -14,7 +14,8 @@ from trajstitch.models.forward import ForwardDynamics, fit_forward, judged
 from trajstitch.models.inverse import InverseDynamics, fit_inverse
 from trajstitch.models.reward import GenerativeReward, RegressionReward, fit_reward
 from trajstitch.models.value import TwinValue, discounted_returns, fit_value, ranking, values
-from trajstitch.trajectories import Trajectories
+from trajstitch.trajectories import Trajectories, concatenate
+from trajstitch.transitions import hold_out
 
 KEY = jax.random.key(0)
 
@@ -158,3 +159,12 @@ def test_discounted_returns_stop_at_each_episode_and_continue_with_what_follows(
         for step in range(data.offsets[episode + 1] - 1, data.offsets[episode] - 1, -1):
             running = float(data.rewards[step]) + 0.9 * running
             assert found[step] == pytest.approx(running)
+
+
+@pytest.mark.parametrize("fraction", [0.05, 0.2])
+def test_one_long_episode_does_not_become_all_that_is_held_out(fraction):
+    data = concatenate([collect(episodes=20, length=50), collect(episodes=1, length=5000)])
+    for seed in range(20):
+        train, held = hold_out(data, fraction, seed)
+        assert len(train) + len(held) == data.steps
+        assert len(held) <= 2 * fraction * data.steps

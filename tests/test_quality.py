@@ -40,8 +40,9 @@ def test_units_and_constant_states_do_not_matter():
     share = foretold(data)
     scaled = replace(data, observations=data.observations * np.array([1000, 1, 0.001], np.float32))
     assert foretold(scaled) == pytest.approx(share, abs=1e-3)
-    constant = np.concatenate((data.observations, np.ones((len(data.observations), 1), np.float32)), 1)
-    assert foretold(replace(data, observations=constant)) == pytest.approx(share, abs=1e-3)
+    for value in (1, 1e6):
+        constant = np.concatenate((data.observations, np.full((len(data.observations), 1), value, np.float32)), 1)
+        assert foretold(replace(data, observations=constant)) == pytest.approx(share, abs=1e-3)
 
 
 @pytest.mark.parametrize("episodes", [1, 2, 19])

@@ -126,7 +126,7 @@ def _search(engine: Engine, rows: np.ndarray, states: Rows, group: np.ndarray, n
     with console.progress("neighbours", len(rows), "states") as advance, ThreadPoolExecutor(os.cpu_count()) as pool:
         while len(pending):
             unsure: list[np.ndarray] = []
-            block = max(1, min(BLOCK, 2**22 // wanted))
+            block = max(1, min(BLOCK, 2**22 // (wanted * max(states.shape[1] // 16, 1))))
             settling: deque[tuple[np.ndarray, Future]] = deque()
             for start in range(0, len(pending) + block * (os.cpu_count() or 1), block):
                 part = pending[start : start + block]

@@ -266,6 +266,9 @@ def propose(
 
     changes = sums(jumped.astype(float), new.lengths).astype(int)
     old_return, new_return = paths.returns, new.returns
+    # A walk that is only cut off sooner has not saved the costs of the steps it lacks.
+    lacking = np.where(new.terminated, 0, np.maximum(paths.lengths - new.lengths, 0))
+    new_return = new_return + lacking * np.minimum(new_return / np.maximum(new.lengths, 1), 0)
     better = new_return > old_return + rules.threshold * np.abs(old_return)
     accepted = better if rules.value_test else changes > 0
     if rules.most_changes is not None:

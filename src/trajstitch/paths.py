@@ -98,19 +98,24 @@ class Paths:
         data, stitched = self.data, self.kind >= self.nodes
         start = np.delete(self.node, self.offsets[1:] + np.arange(len(self.lengths)))
         episode = np.repeat(np.arange(len(data), dtype=np.int32), data.lengths + 1)[start]
+        before = data.provenance or Provenance.logged(data.offsets)  # stitched before, it is so still
+        states, steps = before.rows(start - episode), before.rows(self._logged_steps())
 
-        def only_jumps(values: np.ndarray) -> np.ndarray:
-            found = np.full(len(self.kind), np.nan, np.float32)
-            found[stitched] = values[self.kind[stitched] - self.nodes]
+        def of_both(logged: np.ndarray, jumps: np.ndarray) -> np.ndarray:
+            found = np.empty(len(self.kind), np.float32)
+            found[~stitched] = logged
+            found[stitched] = jumps[self.kind[stitched] - self.nodes]
             return found
 
+        jumped = stitched.copy()
+        jumped[~stitched] = steps.stitched
         return Provenance(
-            source_episode=episode,
-            source_step=(start - data.first_rows[episode]).astype(np.int32),
-            stitched=stitched,
-            margin=only_jumps(self.jumps.margin),
-            value_gain=only_jumps(self.jumps.value_gain),
-            predicted_reward=only_jumps(self.jumps.reward),
+            source_episode=states.source_episode,
+            source_step=states.source_step,
+            stitched=jumped,
+            margin=of_both(steps.margin, self.jumps.margin),
+            value_gain=of_both(steps.value_gain, self.jumps.value_gain),
+            predicted_reward=of_both(steps.predicted_reward, self.jumps.reward),
         )
 
     def _of_steps(self, logged: np.ndarray, jumps: np.ndarray) -> Float[np.ndarray, " steps"]:

@@ -48,6 +48,7 @@ from trajstitch.stitching import (
     lonely,
     one_quality,
     preset_for,
+    untouched,
 )
 from trajstitch.tensors import read_tensors
 from trajstitch.trajectories import Trajectories
@@ -298,7 +299,7 @@ class Stages:
 
     def untouched(self) -> list[tuple[Trajectories, list[dict[str, Any]]]]:
         """The same where nothing was stitched."""
-        return [(Paths.of(self.data).trajectories(), [])] * len(self.seeds)
+        return [(untouched(self.data), [])] * len(self.seeds)
 
     def _result(self, where: str) -> str:
         return f"npz:{self.run.path(f'{where}result.npz')}"

@@ -30,7 +30,7 @@ from trajstitch.passes import Rules, Summary, one_pass
 from trajstitch.paths import Paths
 from trajstitch.plan import Plan
 from trajstitch.quality import foretold
-from trajstitch.trajectories import Trajectories
+from trajstitch.trajectories import Provenance, Trajectories
 
 Preset = Literal["paper", "default", "quick"]
 
@@ -129,7 +129,7 @@ def stitch(
     numbers = range(seed, seed + (1 if seeds is None else seeds))
     check_seeds(config, numbers)
     models_key, _ = keys_of(seed)
-    courses = [Course(Paths.of(data))] * len(numbers)
+    found = [untouched(data)] * len(numbers)
     reason = lonely(data)
     if reason is None and config.quality > 0:
         reason = one_quality(config, foretold(data))
@@ -139,10 +139,15 @@ def stitch(
         if reason is None:
             graph = build(data, models, config.near, config.reach)
             courses = improve_together(config, [Ground(data, models, graph, keys_of(number)[1]) for number in numbers])
+            found = [course.paths.trajectories() for course in courses]
     if reason is not None:
         console.log(f"nothing was stitched: {reason}")
-    found = [course.paths.trajectories() for course in courses]
     return found[0] if seeds is None else found
+
+
+def untouched(data: Trajectories) -> Trajectories:
+    """The data as it was, with its provenance."""
+    return replace(data, provenance=data.provenance or Provenance.logged(data.offsets))
 
 
 def lonely(data: Trajectories) -> str | None:

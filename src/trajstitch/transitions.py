@@ -56,11 +56,12 @@ def hold_out(
     wanted = min(max(round(fraction * data.steps), 1), data.steps - 1)
     if len(data) >= FEWEST_EPISODES:
         order = random.permutation(len(data))
+        order = order[data.lengths[order] <= 2 * wanted]  # one long episode must not take all
         before = np.cumsum(data.lengths[order]) - data.lengths[order]
         chosen = np.zeros(len(data), bool)
         chosen[order[before < wanted]] = True
         held = chosen[data.episode_of_step]
-        if not held.all():
+        if held.any() and not held.all():
             return np.flatnonzero(~held), np.flatnonzero(held)
     held = np.zeros(data.steps, bool)
     held[random.permutation(data.steps)[:wanted]] = True
