@@ -7,7 +7,7 @@ import pytest
 
 from trajstitch.quality import foretold
 from trajstitch.stitching import Stitching, one_quality, stitch
-from trajstitch.trajectories import Trajectories
+from trajstitch.trajectories import Trajectories, concatenate
 
 
 def walks(skills: np.ndarray, luck: float, length: int = 40) -> Trajectories:
@@ -43,6 +43,11 @@ def test_units_and_constant_states_do_not_matter():
     for value in (1, 1e6):
         constant = np.concatenate((data.observations, np.full((len(data.observations), 1), value, np.float32)), 1)
         assert foretold(replace(data, observations=constant)) == pytest.approx(share, abs=1e-3)
+
+
+def test_copies_of_an_episode_do_not_foretell_it():
+    data = walks(np.zeros(60), luck=1.0)
+    assert foretold(concatenate([data] * 5)) == pytest.approx(0, abs=0.1)
 
 
 @pytest.mark.parametrize("episodes", [1, 2, 19])

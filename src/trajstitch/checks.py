@@ -178,22 +178,28 @@ def _changing_rewards(data: Trajectories) -> Finding:
 
 def _distinct_episodes(data: Trajectories) -> Finding:
     """Exact copies; only episodes that share their length and their return with another are compared in full."""
+    found = copies(data)
+    if not found:
+        return Finding("duplicate episodes", "ok", "no episode is a copy of another")
+    detail = (
+        f"{_share(len(found), len(data))} episodes are exact copies of others, first episode {found[0][0]} of "
+        f"episode {found[0][1]}"
+    )
+    return Finding("duplicate episodes", "note", detail)
+
+
+def copies(data: Trajectories) -> list[tuple[int, int]]:
+    """Each episode that is an exact copy of an earlier one, and the first of those."""
     keys = np.stack([data.lengths, data.returns.view(np.int64)], axis=1)[data.lengths > 0]
     episodes = np.flatnonzero(data.lengths > 0)
     _, group, count = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
     first_with: dict[bytes, int] = {}
-    copies: list[tuple[int, int]] = []
+    found: list[tuple[int, int]] = []
     for episode in episodes[count[group.ravel()] > 1]:
         original = first_with.setdefault(_digest(data, episode), int(episode))
         if original != episode:
-            copies.append((int(episode), original))
-    if not copies:
-        return Finding("duplicate episodes", "ok", "no episode is a copy of another")
-    detail = (
-        f"{_share(len(copies), len(data))} episodes are exact copies of others, first episode {copies[0][0]} of "
-        f"episode {copies[0][1]}"
-    )
-    return Finding("duplicate episodes", "note", detail)
+            found.append((int(episode), original))
+    return found
 
 
 def _digest(data: Trajectories, episode: int) -> bytes:

@@ -8,6 +8,7 @@ twice the return, and a policy cloned from that scores as one cloned from the da
 
 import numpy as np
 
+from trajstitch.checks import copies
 from trajstitch.neighbours import Near, neighbours
 from trajstitch.trajectories import Trajectories
 
@@ -34,7 +35,10 @@ def foretold(data: Trajectories) -> float | None:
     scale = np.where(spread > 1e-9, spread, 1.0)
     pool = np.concatenate((rows, among))
     centred = data.observations[pool] - data.observations.mean(0, dtype=np.float64)
-    near = neighbours(centred / scale, episode[pool], Near(NEAR, method="flat"), len(rows))
+    original = np.arange(len(data))  # a copy of an episode foretells nothing of it
+    for copy, first in copies(data):
+        original[copy] = first
+    near = neighbours(centred / scale, original[episode[pool]], Near(NEAR, method="flat"), len(rows))
     owner, other = near.of(np.arange(len(rows)))
     found = np.bincount(owner, minlength=len(rows))
     fared = np.bincount(owner, data.returns[episode[pool[other]]], len(rows))
