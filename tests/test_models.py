@@ -168,3 +168,11 @@ def test_one_long_episode_does_not_become_all_that_is_held_out(fraction):
         train, held = hold_out(data, fraction, seed)
         assert len(train) + len(held) == data.steps
         assert len(held) <= 2 * fraction * data.steps
+
+
+@pytest.mark.parametrize(("reward", "learned"), [(1.0, True), (0.0, False)])
+def test_constant_reward_is_learned_unless_there_is_none(data, reward, learned):
+    """Where each step survived is worth the same, as for a pole to balance, there is much to stitch."""
+    constant = replace(data, rewards=np.full(data.steps, reward))
+    _, worth = fit_reward(RegressionReward(hidden=(32,), steps=1500, learning_rate=3e-3), constant, jax.random.key(0))
+    assert worth.learned is learned

@@ -171,7 +171,7 @@ def fit_reward(
     found = in_batches(lambda *step: _predict(model, *step), *(part.astype(np.float32) for part in steps))
     error = float(np.square(found - data.rewards[held]).mean(dtype=np.float64))
     baseline = float(np.square(data.rewards[train].mean(dtype=np.float64) - data.rewards[held]).mean(dtype=np.float64))
-    share = explained(error, baseline)
+    share = explained(error, baseline, float(np.square(data.rewards[held]).mean(dtype=np.float64)))
     return model, Worth("reward", share > 0.1, {"reward_error": error**0.5, "baseline": baseline**0.5, "R²": share})
 
 

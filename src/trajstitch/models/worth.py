@@ -17,6 +17,9 @@ class Worth:
         return f"{self.model}: {facts}{'' if self.learned else ' (it learned nothing)'}"
 
 
-def explained(error: float, baseline: float) -> float:
-    """R²: the share of the baseline's squared error that is gone. Predicting a constant exactly counts as 1."""
-    return 1 - error / baseline if baseline > 1e-12 else float(error <= 1e-6)
+def explained(error: float, baseline: float, size: float = 0.01) -> float:
+    """R²: the share of the baseline's squared error that is gone.
+
+    Of a constant, next to the mean square `size` of what is predicted, it is 1 if it is met to a hundredth, and else 0.
+    """
+    return 1 - error / baseline if baseline > 1e-12 * size else float(error <= 1e-4 * size)
