@@ -98,7 +98,7 @@ def test_a_course_that_is_behind_the_others_catches_up():
 def test_passes_share_one_compiled_loop():
     from trajstitch.fit import _chunk
 
-    data = collect(episodes=38, length=30)
+    data = collect(episodes=36, length=30)
     models, _ = fit_models(GREEDY, data, keys_of(0)[0])
     graph = build(data, models, GREEDY.near, GREEDY.reach)
     programs, steps = [], []
