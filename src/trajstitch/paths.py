@@ -95,27 +95,18 @@ class Paths:
         )
 
     def _provenance(self) -> Provenance:
-        data, stitched = self.data, self.kind >= self.nodes
+        data = self.data
         start = np.delete(self.node, self.offsets[1:] + np.arange(len(self.lengths)))
         episode = np.repeat(np.arange(len(data), dtype=np.int32), data.lengths + 1)[start]
         before = data.provenance or Provenance.logged(data.offsets)  # stitched before, it is so still
-        states, steps = before.rows(start - episode), before.rows(self._logged_steps())
-
-        def of_both(logged: np.ndarray, jumps: np.ndarray) -> np.ndarray:
-            found = np.empty(len(self.kind), np.float32)
-            found[~stitched] = logged
-            found[stitched] = jumps[self.kind[stitched] - self.nodes]
-            return found
-
-        jumped = stitched.copy()
-        jumped[~stitched] = steps.stitched
+        step = start - episode  # one final row for each episode before
         return Provenance(
-            source_episode=states.source_episode,
-            source_step=states.source_step,
-            stitched=jumped,
-            margin=of_both(steps.margin, self.jumps.margin),
-            value_gain=of_both(steps.value_gain, self.jumps.value_gain),
-            predicted_reward=of_both(steps.predicted_reward, self.jumps.reward),
+            source_episode=before.source_episode[step],
+            source_step=before.source_step[step],
+            stitched=self._of_steps(before.stitched, np.ones(len(self.jumps))).astype(bool),
+            margin=self._of_steps(before.margin, self.jumps.margin).astype(np.float32),
+            value_gain=self._of_steps(before.value_gain, self.jumps.value_gain).astype(np.float32),
+            predicted_reward=self._of_steps(before.predicted_reward, self.jumps.reward).astype(np.float32),
         )
 
     def _of_steps(self, logged: np.ndarray, jumps: np.ndarray) -> Float[np.ndarray, " steps"]:
