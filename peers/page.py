@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trajstitch.errors import InputError
-from trajstitch.experiments.table_report import markdown
+from trajstitch.experiments.table_report import markdown, probability
 from trajstitch.experiments.table_report import verdict as against_chance
 from trajstitch.formats.atomic import replacing
 from trajstitch.scores import Interval, Summary, probability_of_improvement
@@ -168,7 +168,7 @@ def verdict(pairs: list[Pair], setting: tuple[int, ...]) -> str:
         return "Scores: there are too few seeds to say whether the libraries agree."
     apart = [f"{pair}: ours {pair.ours.iqm}, d3rlpy {pair.theirs.iqm}" for pair in judged if not pair.agree]
     sharper = [
-        f"{pair}, {_probability(pair.better)}"
+        f"{pair}, {probability(pair.better)}"
         for pair in judged
         if pair.agree and against_chance(pair.better) != "neither"
     ]
@@ -199,7 +199,7 @@ def scores_table(setting: tuple[int, ...], rows: list[dict[str, Any]], pairs: li
         answer = {True: "yes", False: "**no**", None: "one seed"}[pair.agree]
         counts = dict.fromkeys(str(len(summary.scores)) for summary in (pair.ours, pair.theirs))
         name = (pair.set, TITLES[pair.algorithm], " and ".join(counts) + " (unfinished)" * (len(counts) > 1))
-        found = (pair.ours, pair.theirs, pair.ours.iqm, pair.theirs.iqm, answer, _probability(pair.better))
+        found = (pair.ours, pair.theirs, pair.ours.iqm, pair.theirs.iqm, answer, probability(pair.better))
         body.append([*map(str, (*name, *found)), *pair.errors])
     told = (
         f"{steps:,} steps on {transitions:,} transitions, {episodes} episodes a seed; "
@@ -216,7 +216,7 @@ def again_table(rows: list[dict[str, Any]], again: list[dict[str, Any]]) -> list
     body = []
     for pair in paired([*again, *theirs]):
         name = (pair.set, TITLES[pair.algorithm], len(pair.ours.scores))
-        body.append([*map(str, (*name, pair.ours, pair.ours.iqm, _probability(pair.better)))])
+        body.append([*map(str, (*name, pair.ours, pair.ours.iqm, probability(pair.better)))])
     told = f"Ours once more, on {machines} ({_versions(again)}), beside the same of d3rlpy's:"
     return [told, "", *markdown(("set", "policy", "seeds", "ours", "ours, IQM", "ours higher"), body)]
 
@@ -313,7 +313,3 @@ def _versions(measured: list[dict[str, Any]]) -> str:
     """What the measurements ran with, each once."""
     found = (", ".join(f"{name} {number}" for name, number in one["versions"].items()) for one in measured)
     return "; ".join(dict.fromkeys(found))
-
-
-def _probability(found: Interval) -> str:
-    return f"{found.value:.2f}" + ("" if found.low is None else f" [{found.low:.2f}, {found.high:.2f}]")
