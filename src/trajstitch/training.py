@@ -45,11 +45,12 @@ CHUNK = 1000
 """Steps between two looks at the metrics."""
 SAVE_SECONDS = 120
 """The state is saved this often, and at each checkpoint."""
-LEAST = {"steps": 1, "batch_size": 1, "value_steps": 1, "policy_delay": 1, "hidden": 1, "learning_rate": 0.0}
-LEAST |= dict.fromkeys(("discount", "expectile", "target_rate", "temperature", "alpha"), 0.0)
-LEAST |= dict.fromkeys(("target_noise", "target_noise_clip"), 0.0)
-MOST = {"discount": 1.0, "expectile": 1.0, "target_rate": 1.0}
-"""Bounds of an algorithm's settings."""
+BOUNDS = {
+    **dict.fromkeys(("steps", "batch_size", "value_steps", "policy_delay", "hidden"), (1, math.inf)),
+    **dict.fromkeys(("learning_rate", "temperature", "alpha", "target_noise", "target_noise_clip"), (0, math.inf)),
+    **dict.fromkeys(("discount", "expectile", "target_rate"), (0, 1)),
+}
+"""Of an algorithm's settings."""
 
 
 class Algorithm(Protocol):
@@ -112,12 +113,13 @@ def check(algorithm: Algorithm, seeds: int, seed: int) -> None:
     if seed < 0:
         raise InputError(f"--seed must not be negative, not {seed}")
     for name, value in asdict(algorithm).items():  # pyright: ignore[reportArgumentType]
-        option = f"--{name.replace('_', '-')}"
+        if name not in BOUNDS:
+            continue
+        low, high = BOUNDS[name]
         for one in value if isinstance(value, tuple) else (value,):
-            if name in LEAST and not one >= LEAST[name]:
-                raise InputError(f"{option} must be at least {LEAST[name]:g}, not {one:g}")
-            if name in MOST and not one <= MOST[name]:
-                raise InputError(f"{option} must be at most {MOST[name]:g}, not {one:g}")
+            if not low <= one <= high:
+                bound = f"at most {high:g}" if one > high else f"at least {low:g}"
+                raise InputError(f"--{name.replace('_', '-')} must be {bound}, not {one:g}")
 
 
 def start(algorithm: Algorithm, data: Trajectories, seeds: Sequence[int]) -> State:
