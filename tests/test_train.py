@@ -74,6 +74,18 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return error.strip().splitlines()[-1]
 
 
+def stop_at_checkpoint(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by Ctrl-C, before that checkpoint is written."""
+    real = training.save_policies
+
+    def killed(policies, path):
+        if policies[0].steps == steps:
+            raise KeyboardInterrupt
+        real(policies, path)
+
+    monkeypatch.setattr(training, "save_policies", killed)
+
+
 @pytest.mark.parametrize("policy", training.POLICIES)
 def test_every_policy_trains_and_is_evaluated(policy, source, tmp_path, capsys) -> None:
     run = tmp_path / "run"
@@ -128,18 +140,11 @@ def test_unfinished_training_is_called_so_and_its_scores_are_not_compared_later(
     source, tmp_path, monkeypatch, capsys
 ) -> None:
     run = str(tmp_path / "run")
-    real = training.save_policies
-
-    def killed(policies, path):
-        if policies[0].steps == 28:
-            raise KeyboardInterrupt
-        real(policies, path)
-
-    monkeypatch.setattr(training, "save_policies", killed)
+    stop_at_checkpoint(28, monkeypatch)
     assert command("train", "bc", source, *TINY, "--run", run) == 130
     assert command("evaluate", run, "--episodes", "1") == 0
     assert "UNFINISHED: trained for 24 of 40 steps" in capsys.readouterr().out
-    monkeypatch.setattr(training, "save_policies", real)
+    monkeypatch.undo()
     assert command("train", "bc", source, *TINY, "--run", run, "--resume") == 0
     capsys.readouterr()
     assert "trained on since" in refused(capsys, "evaluate", run, "--episodes", "1", "--against", run)
@@ -244,16 +249,9 @@ def test_held_out_steps_of_stitched_data_are_those_that_were_not_learned_from() 
 def test_killed_run_resumes_to_the_same_bits(source, tmp_path, monkeypatch) -> None:
     whole, halved = tmp_path / "whole", tmp_path / "halved"
     assert command("train", "td3-bc", source, *TINY, "--run", str(whole)) == 0
-    real = training.save_policies
-
-    def killed(policies, path):
-        if policies[0].steps == 28:
-            raise KeyboardInterrupt
-        real(policies, path)
-
-    monkeypatch.setattr(training, "save_policies", killed)
+    stop_at_checkpoint(28, monkeypatch)
     assert command("train", "td3-bc", source, *TINY, "--run", str(halved)) == 130
-    monkeypatch.setattr(training, "save_policies", real)
+    monkeypatch.undo()
     assert command("train", "td3-bc", source, *TINY, "--run", str(halved), "--resume") == 0
     for path in (whole / "checkpoints").iterdir():
         ours, theirs = read_tensors(path)[0], read_tensors(halved / "checkpoints" / path.name)[0]
