@@ -42,6 +42,7 @@ def add(results: Results, name: str, method: str, found: list[float], **config) 
     row = {
         "set": name,
         "method": method,
+        "run": 0,
         "config": Measure().cell_config(Cell(name, method)) | {"seeds": len(found), "episodes": 2} | config,
         "returns": [[low + (high - low) * (score + way) / 100 for way in (-1, 1)] for score in found],
         "seconds": {"train": 10.0, "evaluate": 2.0},
@@ -56,6 +57,7 @@ def add_stitching(results: Results, name: str, before: float, after: float, erro
     row = {
         "set": name,
         "preset": "default",
+        "run": 0,
         "config": {},
         "before": before,
         "after": after,
@@ -178,9 +180,9 @@ def test_a_training_that_the_clock_stops_goes_on_to_the_same_policies(tmp_path):
     algorithm = BC(steps=2500, hidden=(8,), batch_size=16)
     data = {"one": collect(5, 20), "two": collect(8, 20, seed=1)}
     with pytest.raises(OutOfTimeError, match="stopped at step 2,000 of 2,500"):
-        Work(tmp_path, Brief(None), "older").trained(algorithm, data, 2, 0, "BC")
+        Work(tmp_path, Brief(None), "older").trained(algorithm, data, range(2), 0, "BC")
     assert len(list((tmp_path / "training").glob("*.safetensors"))) == 1
-    found = Work(tmp_path, Clock(None), "newer").trained(algorithm, data, 2, 0, "BC")
+    found = Work(tmp_path, Clock(None), "newer").trained(algorithm, data, range(2), 0, "BC")
     assert found["one"][0].config["commits"] == ["newer", "older"]
     assert not list((tmp_path / "training").glob("*.safetensors"))
     for name, some in data.items():
@@ -253,7 +255,7 @@ def test_of_two_files_with_one_cell_the_later_one_counts(tmp_path, capsys):
     add(second, "hopper/medium", "bc", [10, 20])
     (row,) = merged((first.path, second.path))["policies"]
     np.testing.assert_allclose(scores(row), [10, 20], atol=0.1)
-    assert "hopper/medium bc: taken from" in capsys.readouterr().err
+    assert "hopper/medium bc 0: taken from" in capsys.readouterr().err
 
 
 def test_cells_that_can_not_be_compared_make_no_table(tmp_path):

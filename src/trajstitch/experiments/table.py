@@ -54,7 +54,10 @@ class Measure:
     transitions: int | None = None
     """Of each set; its full size if not given."""
     seed: int = 0
-    """Of the data and of the stitching."""
+    """Of the data."""
+    run: int = 0
+    """The seed of the stitching, and the first of the policies' seeds. Runs of one policy each, with files of their
+    own, make up a cell whose policies have each a stitching of its own, so that its spread is that of both."""
     preset: Preset = "default"
     """Of the stitching; the paper's own columns have theirs."""
     steps: int | None = None
@@ -106,6 +109,7 @@ class Measure:
         return {
             "transitions": self.transitions or sets.built_in(cell.set).transitions,
             "seed": self.seed,
+            "run": self.run,
             "seeds": self.seeds,
             "top": METHODS[cell.method].top,
             "preset": preset,
@@ -151,7 +155,7 @@ class Measurement:
 
     def measured(self, cell: Cell) -> bool:
         config = self.config.cell_config(cell) | {"episodes": self.config.episodes}
-        return self.results.has("policies", cell._asdict(), config)
+        return self.results.has("policies", cell._asdict() | {"run": self.config.run}, config)
 
     def jobs(self) -> list[list[Cell]]:
         """The missing cells, those together that one training serves: all methods that clone one data set or parts of
@@ -201,7 +205,7 @@ class Measurement:
         if self.config.prepare:
             if preset is not None:
                 for name in dict.fromkeys(cell.set for cell in job):
-                    self.work.prepare(self.config.collection(name), preset)
+                    self.work.prepare(self.config.collection(name), preset, self.config.run)
             return
         names: dict[Cell, str] = {}
         by_set = dict(groupby(job, lambda cell: cell.set))
@@ -213,7 +217,8 @@ class Measurement:
                 data[names[cell]] = source.best(top) if top < 1 else source
         algorithm = self.config.algorithm(job[0].method)
         title = f"{METHODS[job[0].method].title}, {len(job)} × {self.config.seeds} policies"
-        policies = self.work.trained(algorithm, data, self.config.seeds, len(job) * self.evaluation, title)
+        numbers = range(self.config.run, self.config.run + self.config.seeds)
+        policies = self.work.trained(algorithm, data, numbers, len(job) * self.evaluation, title)
         for name, cells in groupby(job, lambda cell: cell.set):
             mine = {cell: policies[names[cell]] for cell in cells}
             self.later(lambda mine=mine, known=logged[name]: self.evaluate(mine, known))
@@ -230,9 +235,9 @@ class Measurement:
         if preset is None:
             yield from ((self.work.logged(asked), True) for asked in every)
             return
-        for asked, stitched in zip(every, self.work.stitched(every, preset), strict=True):
-            config = {key: stitched.run.facts["config"][key] for key in ("transitions", "seed", "stitching")}
-            key = {"set": asked.set, "preset": preset}
+        for asked, stitched in zip(every, self.work.stitched(every, preset, self.config.run), strict=True):
+            config = {key: stitched.run.facts["config"][key] for key in ("transitions", "data_seed", "stitching")}
+            key = {"set": asked.set, "preset": preset, "run": self.config.run}
             if not self.results.has("stitchings", key, config):
                 row = key | {"config": config}
                 self.later(lambda row=row, made=stitched, asked=asked: self.tell(row, made, asked))
@@ -288,6 +293,7 @@ class Measurement:
         for (cell, some), part in zip(policies.items(), np.split(returns, len(policies)), strict=True):
             row = {
                 **cell._asdict(),
+                "run": self.config.run,
                 "config": self.config.cell_config(cell) | {"episodes": self.config.episodes},
                 "returns": part.round(1).tolist(),
                 "seconds": rounded({"train": some[0].config["seconds"], "evaluate": seconds}),

@@ -2,8 +2,8 @@
 
 A file holds one measurement a line, so that a change shows as a line:
 
-    policies      (set, method): the return of every episode of every seed's last checkpoint
-    stitchings    (set, preset): the data before and after, what the models are worth, the simulator's word on jumps
+    policies      (set, method, run): the return of every episode of every seed's last checkpoint
+    stitchings    (set, preset, run): the data before and after, what the models are worth, the simulator's word on jumps
     calls         the commands that measured them, each with commit, versions and machine
 
 A measurement has its configuration, the commits that made what it measures, and the name of its call.
@@ -74,7 +74,7 @@ class Cell(NamedTuple):
         return f"{self.set} {METHODS[self.method].title}"
 
 
-KEYS = {"policies": ("set", "method"), "stitchings": ("set", "preset"), "calls": ("call",)}
+KEYS = {"policies": ("set", "method", "run"), "stitchings": ("set", "preset", "run"), "calls": ("call",)}
 """What the rows of each kind are known by."""
 Rows = dict[str, list[Row]]
 
@@ -112,7 +112,8 @@ class Results:
 def read(path: Path) -> Rows:
     try:
         found = json.loads(path.read_text())
-        return {kind: list(found[kind]) for kind in KEYS}
+        first = {"run": 0}  # files from before there were several name none
+        return {kind: [row if kind == "calls" else first | row for row in found[kind]] for kind in KEYS}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: not a file of the table's measurements ({error!r})") from error
 
@@ -125,20 +126,20 @@ def write(rows: Rows, path: Path) -> None:
 
 def merged(paths: Iterable[Path]) -> Rows:
     """The measurements of several files, in the table's order; of two of the same, the later file's."""
-    found: dict[str, dict[tuple[str, ...], Row]] = {kind: {} for kind in KEYS}
+    found: dict[str, dict[tuple[str | int, ...], Row]] = {kind: {} for kind in KEYS}
     for path in paths:
         for kind, rows in read(path).items():
             for row in rows:
                 key = tuple(row[name] for name in KEYS[kind])
                 if found[kind].get(key, row) != row:
-                    console.log(f"{' '.join(key)}: taken from {path}, not from an earlier file")
+                    console.log(f"{' '.join(map(str, key))}: taken from {path}, not from an earlier file")
                 found[kind][key] = row
     used = {row["call"] for kind in ("policies", "stitchings") for row in found[kind].values()}
     found["calls"] = {key: row for key, row in found["calls"].items() if row["call"] in used}
     order = {name: place for place, name in enumerate((*TWELVE, *METHODS))}
 
-    def place(key: tuple[str, ...]) -> list[tuple[int, str]]:
-        return [(order.get(name, len(order)), name) for name in key]
+    def place(key: tuple[str | int, ...]) -> list[tuple[int, str]]:
+        return [(part, "") if isinstance(part, int) else (order.get(part, len(order)), part) for part in key]
 
     return {kind: [kept[key] for key in sorted(kept, key=place)] for kind, kept in found.items()}
 

@@ -90,31 +90,32 @@ class Work:
     def collection_seconds(self, asked: Collect) -> float:
         return json.loads((self.folder / "data" / f"{name_of(asked)}.json").read_text())["seconds"]
 
-    def stitched(self, asked: Sequence[Collect], preset: str) -> list[Stitched]:
-        """Sets stitched, each from the stage on that is missing, and their passes made together.
+    def stitched(self, asked: Sequence[Collect], preset: str, seed: int) -> list[Stitched]:
+        """Sets stitched with this seed, each from the stage on that is missing, and their passes made together.
 
         No stage begins that took longer before than is left now.
         """
         with ExitStack() as held:
-            several = [held.enter_context(self._stages(one, preset)) for one in asked]
+            several = [held.enter_context(self._stages(one, preset, seed)) for one in asked]
             done = [one for (one,) in all_together(several)]
             for one in done:
                 one.run.path("graph.safetensors").unlink(missing_ok=True)  # by far the largest file, of no more use
             return done
 
-    def prepare(self, asked: Collect, preset: str) -> None:
+    def prepare(self, asked: Collect, preset: str, seed: int) -> None:
         """A set's models and graph, so that no more than the passes is missing."""
-        with self._stages(asked, preset) as stages:
+        with self._stages(asked, preset, seed) as stages:
             stages.prepare()
 
     @contextmanager
-    def _stages(self, asked: Collect, preset: str) -> Iterator[Stages]:
+    def _stages(self, asked: Collect, preset: str, seed: int) -> Iterator[Stages]:
         """The stages of a set's stitching, for whoever holds its lock."""
         data = self.logged(asked)
         config = preset_for(preset, data)
-        folder = self.folder / "stitched" / f"{name_of(asked)}-{preset}-{digest(asdict(config))}"
+        folder = self.folder / "stitched" / f"{name_of(asked)}-{preset}-{digest(asdict(config))}-run-{seed}"
         with self._alone(folder):
-            facts = {"set": asked.set, "transitions": size_of(asked), "seed": asked.seed, "stitching": asdict(config)}
+            facts = {"set": asked.set, "transitions": size_of(asked), "data_seed": asked.seed, "seed": seed}
+            facts |= {"stitching": asdict(config)}
             run = Run.start(folder, "stitch", facts, resume=True)
             commits = run.read_json("commits") if run.has("commits") else []
             if not run.has("passes") and self.commit not in commits:
@@ -123,7 +124,7 @@ class Work:
             def before(stage: str) -> None:
                 self.clock.require(self._expected(preset, stage), f"{stage} of {asked.set}")
 
-            stages = Stages(run, config, data, asked.seed, before=before)
+            stages = Stages(run, config, data, seed, before=before)
             stages.foretold()  # the table tells it of presets too that don't ask
             yield stages
 
@@ -133,9 +134,10 @@ class Work:
         return max((seconds[stage] for seconds in found if stage in seconds), default=GUESSES[stage])
 
     def trained(
-        self, algorithm: Algorithm, data: dict[str, Trajectories], seeds: int, reserve: float, title: str
+        self, algorithm: Algorithm, data: dict[str, Trajectories], seeds: range, reserve: float, title: str
     ) -> dict[str, list[Policy]]:
-        """Policies for every name's data: those that are here, and those of one training on all the others.
+        """Policies of these seeds for every name's data: those that are here, and those of one training on all the
+        others.
 
         When no more than `reserve` seconds are left, the training's state is saved and it stops.
         """
@@ -149,7 +151,7 @@ class Work:
         return self.folder / "policies" / f"{name}.safetensors"
 
     def _train(
-        self, algorithm: Algorithm, data: dict[str, Trajectories], seeds: int, reserve: float, title: str
+        self, algorithm: Algorithm, data: dict[str, Trajectories], seeds: range, reserve: float, title: str
     ) -> None:
         path = self.folder / "training" / f"{digest(list(data))}.safetensors"
         before, began, commits = 0.0, time.monotonic(), {self.commit}
@@ -175,9 +177,9 @@ class Work:
             if late:
                 raise OutOfTimeError(f"{title}: stopped at step {int(state.step):,} of {algorithm.steps:,}, to go on")
 
-        found = train_together([*data.values()], algorithm, seeds, resumed=resumed, each=each)
+        found = train_together([*data.values()], algorithm, len(seeds), seeds.start, resumed=resumed, each=each)
         seconds = round(before + time.monotonic() - began, 1)
-        facts = {"seconds": seconds, "together": seeds * len(data), "commits": sorted(commits)}
+        facts = {"seconds": seconds, "together": len(seeds) * len(data), "commits": sorted(commits)}
         for name, policies in zip(data, found, strict=True):
             save_policies([replace(one, config=one.config | facts) for one in policies], self._policies(name))
         path.unlink(missing_ok=True)
