@@ -3,7 +3,7 @@
 A file holds one measurement a line, so that a change shows as a line:
 
     policies      (set, method, run): the return of every episode of every seed's last checkpoint
-    stitchings    (set, preset, run): the data before and after, what the models are worth, the simulator's word on jumps
+    stitchings    (set, preset, run): the data before and after, what models are worth, the simulator's word on jumps
     calls         the commands that measured them, each with commit, versions and machine
 
 A measurement has its configuration, the commits that made what it measures, and the name of its call.
