@@ -13,7 +13,7 @@ from trajstitch.environments import REFERENCE
 from trajstitch.errors import InputError
 from trajstitch.experiments import table
 from trajstitch.experiments.table import Measure, Measurement
-from trajstitch.experiments.table_report import BEGIN, END, Report, report
+from trajstitch.experiments.table_report import BEGIN, END, Report, Table, report
 from trajstitch.experiments.table_results import Cell, Results, merged, read, scores
 from trajstitch.experiments.table_work import Clock, OutOfTimeError, Work
 from trajstitch.formats.npz import load
@@ -36,14 +36,14 @@ def tiny(folder: Path, *methods: str, **more) -> Measure:
     return replace(asked, **more)
 
 
-def add(results: Results, name: str, method: str, found: list[float], **config) -> None:
+def add(results: Results, name: str, method: str, found: list[float], run: int = 0, **config) -> None:
     """A cell whose seeds have these scores in two episodes."""
     low, high = REFERENCE[name.split("/")[0]]
     row = {
         "set": name,
         "method": method,
-        "run": 0,
-        "config": Measure().cell_config(Cell(name, method)) | {"seeds": len(found), "episodes": 2} | config,
+        "run": run,
+        "config": Measure(run=run).cell_config(Cell(name, method)) | {"seeds": len(found), "episodes": 2} | config,
         "returns": [[low + (high - low) * (score + way) / 100 for way in (-1, 1)] for score in found],
         "seconds": {"train": 10.0, "evaluate": 2.0},
         "together": 3,
@@ -52,12 +52,12 @@ def add(results: Results, name: str, method: str, found: list[float], **config) 
     results.add("policies", row, CALL)
 
 
-def add_stitching(results: Results, name: str, before: float, after: float, error: float) -> None:
+def add_stitching(results: Results, name: str, before: float, after: float, error: float, run: int = 0) -> None:
     truth = {"steps": 9, "median_ratio": error, "median_reward_error": 0.5} if after != before else {"steps": 0}
     row = {
         "set": name,
         "preset": "default",
-        "run": 0,
+        "run": run,
         "config": {},
         "before": before,
         "after": after,
@@ -258,12 +258,73 @@ def test_of_two_files_with_one_cell_the_later_one_counts(tmp_path, capsys):
     assert "hopper/medium bc 0: taken from" in capsys.readouterr().err
 
 
+def test_runs_of_one_policy_have_each_a_stitching_of_its_own_and_make_up_a_cell(tmp_path):
+    config = tiny(tmp_path, "ts-bc", seeds=1)
+    for run in (0, 1):
+        table.measure(replace(config, run=run, to=tmp_path / f"{run}.json"))
+    data = load(str(config.work / "data" / "hopper-medium-replay-600-seed-0.npz"))
+    algorithm = config.algorithm("ts-bc")
+    expected = [train(stitching.stitch(data, SMALL, seed), algorithm, seeds=1, seed=seed)[0] for seed in (0, 1)]
+    found = [load_policies(path)[0] for path in (config.work / "policies").glob("*-ts-bc-*")]
+    assert same(expected, sorted(found, key=lambda policy: policy.seed))
+    assert not same(expected[:1], expected[1:])
+
+    rows = merged((tmp_path / "0.json", tmp_path / "1.json"))
+    assert [(row["run"], np.shape(row["returns"])) for row in rows["policies"]] == [(0, (1, 1)), (1, (1, 1))]
+    assert [row["run"] for row in rows["stitchings"]] == [0, 1]
+    assert Table(**rows).scores[HOPPER, "ts-bc"].shape == (2,)
+
+
+def test_the_page_tells_whose_spread_it_is_and_takes_the_mean_of_several_stitchings(tmp_path):
+    results, to, readme = Results(tmp_path / "a.json"), tmp_path / "table.json", tmp_path / "README.md"
+    add(results, "hopper/medium", "bc", [50, 54])
+    add(results, "hopper/medium", "ts-bc", [60], run=0)
+    add(results, "hopper/medium", "ts-bc", [70], run=1)
+    add_stitching(results, "hopper/medium", 30, 40, 0.1)
+    add_stitching(results, "hopper/medium", 30, 50, 0.3, run=1)
+    report(Report((results.path,), to, readme))
+    page = to.with_suffix(".md").read_text()
+    assert "| hopper/medium | 52.0 ± 2.8 | – | **65.0 ± 7.1** |" in page
+    assert "| hopper/medium | 0.80 | 30.0 | 45.0 ± 7.1 | 4 of 10 | 4 of 10 | 1.00% | 90% | 0.200 |" in page
+    assert "Each policy has a stitching of its own with `default` on hopper/medium; others share one." in page
+    assert "The data of 1 sets" in page
+
+    add(results, "walker2d/expert", "bc", [50, 54])
+    add(results, "walker2d/expert", "ts-bc", [60, 70])
+    add_stitching(results, "walker2d/expert", 30, 40, 0.1)
+    del results.rows["policies"][1:3], results.rows["stitchings"][1]
+    add(results, "hopper/medium", "ts-bc", [60, 70])
+    report(Report((results.path,), to, readme))
+    assert "A set is stitched once for all policies of a cell" in to.with_suffix(".md").read_text()
+
+
+def test_what_is_measured_again_stays_on_the_page(tmp_path):
+    first, second, third = (Results(tmp_path / f"{name}.json") for name in "abc")
+    to, readme = tmp_path / "table.json", tmp_path / "README.md"
+    for method in ("bc", "top-bc", "ts-top-bc"):
+        add(first, "hopper/medium", method, [50, 52])
+    add(first, "hopper/medium", "ts-bc", [60, 62])
+    add(second, "hopper/medium", "ts-bc", [70, 72])
+    add(third, "hopper/medium", "top-bc", [0, 2], steps=5)  # by other settings, so this is no repetition
+    report(Report((first.path, second.path, third.path), to, readme))
+    page = to.with_suffix(".md").read_text()
+    assert "| set | TS + BC, before | TS + BC |" in page
+    assert "| hopper/medium | 61.0 ± 1.4 | 71.0 ± 1.4 |" in page
+    assert "| IQM [95 %] | 61.0 [60.0, 62.0] | 71.0 [70.0, 72.0] |" in page
+    report(Report((), to, readme))
+    assert to.with_suffix(".md").read_text() == page
+
+
 def test_cells_that_can_not_be_compared_make_no_table(tmp_path):
     results = Results(tmp_path / "a.json")
     add(results, "hopper/medium", "bc", [50, 60])
     add(results, "hopper/expert", "bc", [50, 60], episodes=3)
     with pytest.raises(InputError, match="different episodes \\(2, 3\\)"):
         report(Report((results.path,), tmp_path / "table.json", tmp_path / "README.md"))
+    add(few := Results(tmp_path / "b.json"), "hopper/medium", "bc", [50, 60])
+    add(few, "hopper/medium", "ts-bc", [50], run=3)
+    with pytest.raises(InputError, match="different seeds \\(1, 2\\)"):
+        report(Report((few.path,), tmp_path / "table.json", tmp_path / "README.md"))
     with pytest.raises(InputError, match="not a file of the table's measurements"):
         merged([Path(__file__)])
 

@@ -77,15 +77,22 @@ def with_summary(readme: str, lines: str) -> str:
 class Table:
     """The measurements by set and method."""
 
-    def __init__(self, policies: list[Row], stitchings: list[Row], calls: list[Row]) -> None:
-        for name in ("seed", "seeds", "episodes"):
-            found = sorted({row["config"][name] for row in policies})
-            if len(found) > 1:
-                raise InputError(f"cells with different {name} ({', '.join(map(str, found))}) make no table")
-        self.cells = {(row["set"], row["method"]): row for row in policies}
-        self.stitchings = {(row["set"], row["preset"]): row for row in stitchings}
-        self.scores = {key: scores(row) for key, row in self.cells.items()}
+    def __init__(self, policies: list[Row], stitchings: list[Row], replaced: list[Row], calls: list[Row]) -> None:
+        self.cells = by(policies, "method")
+        """The runs of each (set, method)."""
+        self.stitchings = by(stitchings, "preset")
+        """The runs of each (set, preset)."""
+        self.replaced = by(replaced, "method")
+        self.scores = {key: np.concatenate([scores(run) for run in runs]) for key, runs in self.cells.items()}
         self.calls = calls
+        for name, values in (
+            ("seed", [row["config"]["seed"] for row in policies]),
+            ("episodes", [row["config"]["episodes"] for row in policies]),
+            ("seeds", [len(found) for found in self.scores.values()]),
+        ):
+            if len(found := sorted(set(values))) > 1:
+                raise InputError(f"cells with different {name} ({', '.join(map(str, found))}) make no table")
+        self.seeds, self.episodes = len(next(iter(self.scores.values()))), policies[0]["config"]["episodes"]
         self.sets = tuple(dict.fromkeys((*TWELVE, *(row["set"] for row in policies))))
 
     @property
@@ -126,6 +133,31 @@ class Table:
         top = max(found, key=lambda method: found[method])
         return {one for one in found if one == top or verdict(self.better(top, one, name)) != "better"}
 
+    @cache  # noqa: B019
+    def as_before(self) -> "Table":
+        """With the cells that were measured again as they were."""
+        now = [run for key, runs in self.cells.items() if key not in self.replaced for run in runs]
+        return Table(now + [run for runs in self.replaced.values() for run in runs], [], [], [])
+
+    def one_for_all(self, preset: str) -> tuple[list[str], list[str]]:
+        """The sets that were stitched once for all policies of a cell, and those stitched for each."""
+        methods = [method for method in METHODS if METHODS[method].preset == preset]
+        changed = [name for name in self.sets if any(one["passes"] for one in self.stitchings.get((name, preset), []))]
+        counts = {
+            name: max(len(self.cells[name, one]) for one in methods if (name, one) in self.cells)
+            for name in changed
+            if any((name, one) in self.cells for one in methods)
+        }
+        return [name for name in counts if counts[name] == 1], [name for name in counts if counts[name] > 1]
+
+
+def by(rows: Iterable[Row], kind: str) -> dict[tuple[str, str], list[Row]]:
+    """The runs of each set, by their method or preset."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row["set"], row[kind]), []).append(row)
+    return found
+
 
 def verdict(found: Interval) -> str:
     """By whether the interval of a probability of improvement leaves out a half."""
@@ -157,21 +189,23 @@ def text(table: Table, stem: str) -> str:
         ["## What got worse"],
         [chance_note(table)],
         [f"- {loss}" for loss in losses(table, tuple(METHODS))],
+        *measured_again(table),
         ["## The data"],
         [
             "The share of the returns' variance that states foretell (the `default` preset stitches from 0.5 on), the "
             "mean score of the trajectories before and after, how many of the rebuilt trajectories of all passes were "
             "accepted, how many trajectories changed in the end, the share of steps that are jumps, the share of the "
             "logged states that the result still visits, and the simulator's word on the jumps: median error over the "
-            "step's own length (0 is real, 1 is as wrong as staying put) and median reward error."
+            "step's own length (0 is real, 1 is as wrong as staying put) and median reward error. Of several "
+            "stitchings, the mean."
         ],
         *(data_table(table, preset) for preset in table.presets),
         ["## Times"],
         [
-            "Seconds. Several measurements ran side by side on the machine, so these are not what each takes alone; "
-            "the `paper` preset's passes are made for all sets of one size together, and each has the time of all. "
-            "GiB: the most host memory that the measuring process had held by the end of that stitching, earlier ones "
-            "included."
+            "Seconds, of several stitchings their mean. Several measurements ran side by side on the machine, so these "
+            "are not what each takes alone; the `paper` preset's passes are made for all sets of one size together, "
+            "and each has the time of all. GiB: the most host memory that the measuring process had held by the end "
+            "of that stitching, earlier ones included."
         ],
         stage_table(table),
         method_table(table),
@@ -184,17 +218,28 @@ def text(table: Table, stem: str) -> str:
 
 
 def introduction(table: Table) -> str:
-    config = next(iter(table.cells.values()))["config"]
-    reduced = [row for row in table.cells.values() if row["config"]["transitions"] != full_size(row["set"])]
+    rows = [run for runs in table.cells.values() for run in runs]
+    reduced = [row for row in rows if row["config"]["transitions"] != full_size(row["set"])]
     size = "NOT at their full size" if reduced else "at full size"
-    presets = sorted({row["config"]["preset"] for row in table.cells.values()} - {None, "paper"})
+    presets = sorted({row["config"]["preset"] for row in rows} - {None, "paper"})
     return (
-        f"The built-in sets {size}, {config['seeds']} policies a cell, the last checkpoint of each playing "
-        f"{config['episodes']} episodes. 10 %: of the trajectories, those of the highest return. TS: the data stitched "
-        f"first, with the `{'`, `'.join(presets) or 'default'}` preset; paper's TS: with the `paper` preset. The sets "
-        "follow D4RL's recipes but are not D4RL's data, so no number here compares with one measured on that. "
-        "Written by `python -m trajstitch.experiments.table report` from the measurements beside it."
+        f"The built-in sets {size}, {table.seeds} policies a cell, the last checkpoint of each playing "
+        f"{table.episodes} episodes. 10 %: of the trajectories, those of the highest return. TS: the data stitched "
+        f"first, with the `{'`, `'.join(presets) or 'default'}` preset; paper's TS: with the `paper` preset. "
+        f"{stitchings_note(table)}The sets follow D4RL's recipes but are not D4RL's data, so no number here compares "
+        "with one measured on that. Written by `python -m trajstitch.experiments.table report` from the measurements "
+        "beside it."
     )
+
+
+def stitchings_note(table: Table) -> str:
+    """Whether the policies' spread is that of the stitching too."""
+    found = {preset: table.one_for_all(preset) for preset in table.presets}
+    own = [f"`{preset}` {listed(each)}" for preset, (_, each) in found.items() if each]
+    if own:
+        return f"Each policy has a stitching of its own with {', '.join(own)}; others share one. "
+    once = any(once for once, _ in found.values())
+    return "A set is stitched once for all policies of a cell, whose spread is thus theirs alone. " if once else ""
 
 
 def full_size(name: str) -> int:
@@ -253,16 +298,17 @@ def losses(table: Table, methods: Sequence[str]) -> list[str]:
 
 
 def data_losses(table: Table, preset: str) -> str:
-    rows = [row for (_, which), row in table.stitchings.items() if which == preset]
+    rows = [run for (_, which), runs in table.stitchings.items() if which == preset for run in runs]
     fell = [f"{row['set']} ({row['before']:.1f} to {row['after']:.1f})" for row in rows if row["after"] < row["before"]]
     missed = [
         f"{row['set']} ({row['truth']['median_ratio']:.2f})"
         for row in rows
         if row["truth"]["steps"] and row["truth"]["median_ratio"] >= LIKELY_MISS
     ]
-    alone = [row["set"] for row in rows if row["left_alone"]]
+    count = len({row["set"] for row in rows})
+    alone = list(dict.fromkeys(row["set"] for row in rows if row["left_alone"]))
     return (
-        f"The data of {len(rows)} sets, stitched with the `{preset}` preset: its mean return fell {listed(fell)}; "
+        f"The data of {count} sets, stitched with the `{preset}` preset: its mean return fell {listed(fell)}; "
         f"the median jump misses by {LIKELY_MISS} of its length or more {listed(missed)}"
         + (f"; nothing was stitched {listed(alone)}." if alone else ".")
     )
@@ -279,7 +325,7 @@ def comparison(table: Table, ours: str, theirs: str) -> str:
 
 def chance_note(table: Table) -> str:
     """How often the test for more than chance errs, found by asking it about equals."""
-    seeds = next(iter(table.cells.values()))["config"]["seeds"]
+    seeds = table.seeds
     equals = np.random.default_rng(0).normal(size=(TRIALS, 2, seeds))
     called = np.mean([verdict(probability_of_improvement([one], [other])) != "neither" for one, other in equals])
     return (
@@ -292,6 +338,33 @@ def chance_note(table: Table) -> str:
 
 def listed(names: Sequence[str]) -> str:
     return f"on {', '.join(names)}" if names else "nowhere"
+
+
+def measured_again(table: Table) -> list[list[str]]:
+    """What the cells that were measured more than once were before."""
+    methods = [method for method in METHODS if any(one == method for _, one in table.replaced)]
+    if not methods:
+        return []
+    names = [name for name in table.sets if any((name, method) in table.replaced for method in methods)]
+    rows = [[name, *(cell for one in methods for cell in before_and_now(table, name, one))] for name in names]
+    before = table.as_before()
+    totals = [str(one.total(method) or NONE) for method in methods for one in (before, table)]
+    head = [f"{METHODS[method].title}{when}" for method in methods for when in (", before", "")]
+    return [
+        ["## Measured again"],
+        [
+            "These cells were measured before, by the same settings, with the data stitched anew each time: what they "
+            "were then, and what they are above. Where all policies of a cell learn from one stitching, its interval "
+            "leaves out how stitchings differ; here that shows."
+        ],
+        markdown(["set", *head], [*rows, ["IQM [95 %]", *totals]]),
+    ]
+
+
+def before_and_now(table: Table, name: str, method: str) -> tuple[str, str]:
+    if (name, method) not in table.replaced:
+        return NONE, NONE
+    return str(Summary.of(table.as_before().scores[name, method])), str(Summary.of(table.scores[name, method]))
 
 
 def data_table(table: Table, preset: str) -> list[str]:
@@ -309,20 +382,37 @@ def data_table(table: Table, preset: str) -> list[str]:
     ]
     rows = []
     for name in table.sets:
-        row = table.stitchings.get((name, preset))
-        if row is None:
+        runs = table.stitchings.get((name, preset))
+        if runs is None:
             rows.append([name, *[NONE] * (len(head) - 1)])
             continue
-        truth = row["truth"]
+
+        def mean(of: Callable[[Row], float], runs: list[Row] = runs) -> float:
+            return float(np.mean([of(run) for run in runs]))
+
+        jumped = [run for run in runs if run["truth"]["steps"]]
         told = [
-            f"{truth[key]:.3f}" if truth["steps"] else "no jumps" for key in ("median_ratio", "median_reward_error")
+            f"{mean(lambda run, key=key: run['truth'][key], jumped):.3f}" if jumped else "no jumps"
+            for key in ("median_ratio", "median_reward_error")
         ]
-        accepted, proposed = (sum(one[key] for one in row["passes"]) for key in ("accepted", "proposed"))
-        accepted = f"{accepted:,} of {proposed:,}" if proposed else "none made"
-        counts = accepted, f"{row['changed']:,} of {row['trajectories']:,}"
-        shares = f"{row['jumps']:.2%}", f"{row['states_kept']:.0%}"
-        foretold = NONE if row["foretold"] is None else f"{row['foretold']:.2f}"
-        rows.append([name, foretold, f"{row['before']:.1f}", f"{row['after']:.1f}", *counts, *shares, *told])
+        accepted, proposed = (
+            mean(lambda run, key=key: sum(one[key] for one in run["passes"])) for key in ("accepted", "proposed")
+        )
+        after = str(Summary.of(np.array([run["after"] for run in runs])))
+        foretold = runs[0]["foretold"]
+        rows.append(
+            [
+                name,
+                NONE if foretold is None else f"{foretold:.2f}",
+                f"{runs[0]['before']:.1f}",
+                after,
+                f"{accepted:,.0f} of {proposed:,.0f}" if proposed else "none made",
+                f"{mean(lambda run: run['changed']):,.0f} of {runs[0]['trajectories']:,}",
+                f"{mean(lambda run: run['jumps']):.2%}",
+                f"{mean(lambda run: run['states_kept']):.0%}",
+                *told,
+            ]
+        )
     return markdown(head, rows)
 
 
@@ -333,11 +423,14 @@ def stage_table(table: Table) -> list[str]:
         return []
     rows = []
     for name in table.sets:
-        found = [table.stitchings.get((name, preset), {}) for preset in table.presets]
-        collected = [f"{one['seconds']['collect']:.0f}" for one in found if one][:1] or [NONE]
-        cells = (table.stitchings.get((name, preset), {}).get("seconds", {}).get(stage) for preset, stage in columns)
+        found = [run for preset in table.presets for run in table.stitchings.get((name, preset), [])]
+        collected = [f"{one['seconds']['collect']:.0f}" for one in found][:1] or [NONE]
+        taken = [
+            [run["seconds"][stage] for run in table.stitchings.get((name, preset), []) if stage in run["seconds"]]
+            for preset, stage in columns
+        ]
         peaks = [f"{one['peak_bytes'] / 2**30:.1f}" for one in found if "peak_bytes" in one][-1:] or [NONE]
-        rows.append([name, *collected, *(NONE if one is None else f"{one:.0f}" for one in cells), *peaks])
+        rows.append([name, *collected, *(f"{np.mean(some):.0f}" if some else NONE for some in taken), *peaks])
     return markdown(["stitching", "collect", *(f"`{preset}`: {stage}" for preset, stage in columns), "GiB"], rows)
 
 
@@ -345,7 +438,7 @@ def method_table(table: Table) -> list[str]:
     """Seconds of training and evaluation by method."""
     rows = []
     for method, about in METHODS.items():
-        cells = [table.cells[name, method] for name in table.common(method)]
+        cells = [run for name in table.common(method) for run in table.cells[name, method]]
         if cells:
             train, play = (np.median([row["seconds"][part] for row in cells]) for part in ("train", "evaluate"))
             together = sorted({row["together"] for row in cells})
@@ -374,7 +467,7 @@ def provenance(table: Table) -> list[str]:
     versions = dict.fromkeys(
         ", ".join(f"{name} {number}" for name, number in call["versions"].items()) for call in table.calls
     )
-    made = [*table.cells.values(), *table.stitchings.values()]
+    made = [run for kind in (table.cells, table.stitchings) for runs in kind.values() for run in runs]
     commits = dict.fromkeys([*every("commit"), *(commit for row in made for commit in row["commits"])])
     return [
         f"- Machine: {'; '.join(every('machine'))}.",

@@ -4,6 +4,7 @@ A file holds one measurement a line, so that a change shows as a line:
 
     policies      (set, method, run): the return of every episode of every seed's last checkpoint
     stitchings    (set, preset, run): the data before and after, what models are worth, the simulator's word on jumps
+    replaced      (set, method, run, call): policies that were measured again since
     calls         the commands that measured them, each with commit, versions and machine
 
 A measurement has its configuration, the commits that made what it measures, and the name of its call.
@@ -74,7 +75,12 @@ class Cell(NamedTuple):
         return f"{self.set} {METHODS[self.method].title}"
 
 
-KEYS = {"policies": ("set", "method", "run"), "stitchings": ("set", "preset", "run"), "calls": ("call",)}
+KEYS = {
+    "policies": ("set", "method", "run"),
+    "stitchings": ("set", "preset", "run"),
+    "replaced": ("set", "method", "run", "call"),
+    "calls": ("call",),
+}
 """What the rows of each kind are known by."""
 Rows = dict[str, list[Row]]
 
@@ -113,7 +119,7 @@ def read(path: Path) -> Rows:
     try:
         found = json.loads(path.read_text())
         first = {"run": 0}  # files from before there were several name none
-        return {kind: [row if kind == "calls" else first | row for row in found[kind]] for kind in KEYS}
+        return {kind: [row if kind == "calls" else first | row for row in found.get(kind, [])] for kind in KEYS}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: not a file of the table's measurements ({error!r})") from error
 
@@ -125,16 +131,22 @@ def write(rows: Rows, path: Path) -> None:
 
 
 def merged(paths: Iterable[Path]) -> Rows:
-    """The measurements of several files, in the table's order; of two of the same, the later file's."""
+    """The measurements of several files, in the table's order; of two of the same, the later file's.
+
+    What it replaces is kept, if these are policies by the same settings: the difference shows what chance does.
+    """
     found: dict[str, dict[tuple[str | int, ...], Row]] = {kind: {} for kind in KEYS}
     for path in paths:
         for kind, rows in read(path).items():
             for row in rows:
                 key = tuple(row[name] for name in KEYS[kind])
-                if found[kind].get(key, row) != row:
+                before = found[kind].get(key, row)
+                if before != row:
                     console.log(f"{' '.join(map(str, key))}: taken from {path}, not from an earlier file")
+                    if kind == "policies" and settings(before) == settings(row):
+                        found["replaced"][(*key, before["call"])] = before
                 found[kind][key] = row
-    used = {row["call"] for kind in ("policies", "stitchings") for row in found[kind].values()}
+    used = {row["call"] for kind in ("policies", "stitchings", "replaced") for row in found[kind].values()}
     found["calls"] = {key: row for key, row in found["calls"].items() if row["call"] in used}
     order = {name: place for place, name in enumerate((*TWELVE, *METHODS))}
 
@@ -142,6 +154,11 @@ def merged(paths: Iterable[Path]) -> Rows:
         return [(part, "") if isinstance(part, int) else (order.get(part, len(order)), part) for part in key]
 
     return {kind: [kept[key] for key in sorted(kept, key=place)] for kind, kept in found.items()}
+
+
+def settings(row: Row) -> Row:
+    """What a cell's numbers depend on but for chance: how many policies there are, and of which seeds, is chance."""
+    return {name: value for name, value in row["config"].items() if name not in ("run", "seeds")}
 
 
 def as_json(value: Any) -> Any:
