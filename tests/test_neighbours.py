@@ -1,12 +1,14 @@
 """Every exact engine equals brute force to the last index; the approximate one says how much it misses."""
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trajstitch.errors import InputError
-from trajstitch.neighbours import Near, neighbours, squared_distance
+from trajstitch.neighbours import Near, copies, neighbours, squared_distance
 
 ENGINES = ("tree", "flat", "accelerator")
 
@@ -39,6 +41,46 @@ def test_exact_engines_equal_brute_force_with_ties_and_duplicates(engine, data):
         k=data.draw(st.sampled_from((None, 1, 3))), radius=data.draw(st.sampled_from((0.15, 0.25))), method=engine
     )
     assert listed(neighbours(states, group, near)) == brute_force(states, group, near)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(st.data())
+@settings(max_examples=15, deadline=None)
+def test_of_many_copies_those_count_that_are_among_the_first(engine, data):
+    random = np.random.default_rng(data.draw(st.integers(0, 2**31)))
+    rows, places = data.draw(st.sampled_from(((60, 1), (60, 2), (60, 9), (60, 10_000))))
+    states = random.integers(0, places, rows).astype(np.float32)[:, None] * np.float32((0.1, -0.3))
+    group = random.integers(0, 9, rows) // data.draw(st.sampled_from((1, 7)))  # of some groups most of the copies are
+    near = Near(k=data.draw(st.sampled_from((1, 2, 5))), method=engine)
+    assert listed(neighbours(states, group, near)) == brute_force(states, group, near)
+    assert listed(neighbours(states, group, near, 7)) == brute_force(states, group, near)[:7]
+
+
+@pytest.mark.parametrize("engine", [*ENGINES, "approximate"])
+def test_standing_still_costs_no_more_than_walking(engine):
+    states = np.random.default_rng(0).normal(size=(30_000, 3)).astype(np.float32)
+    states[::3] = 1
+    group = np.arange(30_000) // 100
+    start = time.monotonic()
+    found = neighbours(states, group, Near(k=4, method=engine))
+    assert time.monotonic() - start < 40  # searched one by one, copies would take 10,000² comparisons several times
+    assert listed(found)[0] == [102, 105, 108, 111]
+    assert listed(found)[-3] == [0, 3, 6, 9]
+
+
+def test_marks_that_two_states_share_do_not_make_them_one(monkeypatch):
+    states = np.array([[1, 2], [2, 1], [1, 2], [5, 6]], np.float32)
+    assert copies(states[1:]) is None
+
+    class Constant:
+        def integers(self, low, high, size, dtype):
+            return np.full(size, 7, dtype)  # so that the order of columns makes no difference
+
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: Constant())
+    found = copies(states)
+    assert found is not None
+    assert found[0] == found[2]
+    assert len(set(found)) == 3
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -3,6 +3,9 @@
 Every search engine (KD-tree, faiss, the accelerator) only proposes; distances are then taken again in double
 precision and sorted by distance and index, and a row whose proposals can't be proven complete is searched again
 with more. So the exact engines agree to the last index, whatever their rounding, on every machine.
+
+A robot stands still and a maze has few places, so one state may be logged many times. No more of its copies are
+searched than can be among anyone's nearest, and an episode asks for it once.
 """
 
 import os
@@ -11,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import faiss
 import jax
@@ -73,6 +76,21 @@ class Neighbours:
         inside = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
         return owner, self.index[self.offsets[rows][owner] + inside]
 
+    def renamed(self, rows: Integer[np.ndarray, " all"], names: Integer[np.ndarray, " names"]) -> "Neighbours":
+        """Those of these rows, by other names."""
+        offsets = np.concatenate(([0], np.cumsum(np.diff(self.offsets)[rows])))
+        return Neighbours(offsets, names[self.of(rows)[1]].astype(np.int32, copy=False))
+
+
+class Places(NamedTuple):
+    """States, and the group (episode) of each."""
+
+    states: Rows
+    group: Integer[np.ndarray, " rows"]
+
+    def at(self, rows: Integer[np.ndarray, " some"] | slice) -> "Places":
+        return Places(self.states[rows], self.group[rows])
+
 
 @dataclass(frozen=True)
 class Proposal:
@@ -84,8 +102,8 @@ class Proposal:
     """No row nearer than this squared distance is missing."""
 
 
-Engine = Callable[[Integer[np.ndarray, " rows"], int], Proposal]
-"""(rows to search for, how many to find) to what was found, the rows themselves among them."""
+Engine = Callable[[Rows, int], Proposal]
+"""(states to search for, how many to find) to what was found."""
 
 
 def neighbours(
@@ -99,14 +117,53 @@ def neighbours(
     if not np.isfinite(states).all():
         row = int(np.flatnonzero(~np.isfinite(states).all(1))[0])
         raise InputError(f"observation row {row} is not finite: distances to it have no meaning")
-    rows = np.arange(len(states))[:first]
+    first = len(states) if first is None else first
     if len(states) == 0 or (group == group[0]).all():
-        return Neighbours(np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int32))
-    method = near.method if near.method != "auto" else choose(len(states), states.shape[1])
+        return Neighbours(np.zeros(first + 1, np.int64), np.zeros(0, np.int32))
+    every = Places(states, group)
+    copy = None if near.k is None else copies(states)
+    if near.k is None or copy is None:
+        return _among(every, every.at(slice(first)), near)
+    enough = np.flatnonzero(_rank(group, copy) < near.k)
+    # Of 2 k copies, k at most of each group, k are of others than any one.
+    enough = enough[_rank(copy[enough]) < 2 * near.k]
+    pairs = copy[:first] * (group.max() + 1) + group[:first]
+    _, asking, pair = np.unique(pairs, return_index=True, return_inverse=True)
+    return _among(every.at(enough), every.at(asking), near).renamed(pair, enough)
+
+
+def copies(states: Rows) -> Integer[np.ndarray, " rows"] | None:
+    """A number for each row that the rows of the same bits share; none if all differ."""
+    odd = 2 * np.random.default_rng(0).integers(0, 2**63, states.shape[1], np.uint64) + np.uint64(1)
+    words = states.view(np.uint32)
+    mark = np.zeros(len(states), np.uint64)
+    for column, factor in enumerate(odd):
+        mark += words[:, column] * factor
+    _, first, number = np.unique(mark, return_index=True, return_inverse=True)
+    if len(first) == len(states):
+        return None
+    if np.array_equal(words, words[first[number]]):
+        return number
+    return np.unique(words, axis=0, return_inverse=True)[1].reshape(-1)  # two states had one mark
+
+
+def _rank(*keys: Integer[np.ndarray, " rows"]) -> Integer[np.ndarray, " rows"]:
+    """How many rows before each have the same keys."""
+    order = np.lexsort(keys)
+    begins = np.concatenate(([True], np.any([np.diff(key[order]) != 0 for key in keys], axis=0)))
+    place = np.arange(len(order))
+    rank = np.empty(len(order), np.int64)
+    rank[order] = place - np.maximum.accumulate(np.where(begins, place, 0))
+    return rank
+
+
+def _among(places: Places, asking: Places, near: Near) -> Neighbours:
+    """The neighbours of those who ask among these places, all of them or as many as there are."""
+    method = near.method if near.method != "auto" else choose(*places.states.shape)
     if method == "approximate":
-        return _approximate(rows, states, group, near)
-    engine = {"tree": _tree, "flat": _flat, "accelerator": _accelerator}[method](states)
-    return _search(engine, rows, states, group, near)
+        return _approximate(places, asking, near)
+    engine = {"tree": _tree, "flat": _flat, "accelerator": _accelerator}[method](places.states)
+    return _search(engine, places, asking, near)
 
 
 def choose(rows: int, dimensions: int) -> Method:
@@ -116,23 +173,24 @@ def choose(rows: int, dimensions: int) -> Method:
     return exact if rows < large else "approximate"
 
 
-def _search(engine: Engine, rows: np.ndarray, states: Rows, group: np.ndarray, near: Near) -> Neighbours:
+def _search(engine: Engine, places: Places, asking: Places, near: Near) -> Neighbours:
     """Ask the engine for more and more until every row's neighbours are complete, as far as the engine sees."""
-    total = len(states)
-    counts = np.zeros(len(rows), np.int64)
-    parts: list[tuple[np.ndarray, np.ndarray]] = []  # (positions in rows, their neighbours in turn)
-    pending = np.arange(len(rows))
+    total, rows = len(places.states), len(asking.states)
+    counts = np.zeros(rows, np.int64)
+    parts: list[tuple[np.ndarray, np.ndarray]] = []  # (rows that ask, their neighbours in turn)
+    pending = np.arange(rows)
     wanted = min(2 * near.k if near.k is not None else 64, total)
-    with console.progress("neighbours", len(rows), "states") as advance, ThreadPoolExecutor(os.cpu_count()) as pool:
+    with console.progress("neighbours", rows, "states") as advance, ThreadPoolExecutor(os.cpu_count()) as pool:
         while len(pending):
             unsure: list[np.ndarray] = []
-            block = max(1, min(BLOCK, 2**22 // (wanted * max(states.shape[1] // 16, 1))))
+            block = max(1, min(BLOCK, 2**22 // (wanted * max(places.states.shape[1] // 16, 1))))
             settling: deque[tuple[np.ndarray, Future]] = deque()
             for start in range(0, len(pending) + block * (os.cpu_count() or 1), block):
                 part = pending[start : start + block]
                 if len(part):
-                    proposal = engine(rows[part], wanted)
-                    settling.append((part, pool.submit(_settle, rows[part], proposal, states, group, near)))
+                    some = asking.at(part)
+                    proposal = engine(some.states, wanted)
+                    settling.append((part, pool.submit(_settle, some, proposal, places, near)))
                 if settling and (not len(part) or len(settling) > (os.cpu_count() or 1)):
                     part, future = settling.popleft()
                     kept, index, sure = future.result()
@@ -153,18 +211,18 @@ def _search(engine: Engine, rows: np.ndarray, states: Rows, group: np.ndarray, n
 
 
 def _settle(
-    rows: np.ndarray, proposal: Proposal, states: Rows, group: np.ndarray, near: Near
+    asking: Places, proposal: Proposal, places: Places, near: Near
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """How many neighbours each row keeps, the neighbours in turn, and whether they are proven complete."""
     index = proposal.index
-    distance = squared_distance(states[rows][:, None], states[index])
-    distance[(index < 0) | (group[index] == group[rows][:, None])] = np.inf
+    distance = squared_distance(asking.states[:, None], places.states[index])
+    distance[(index < 0) | (places.group[index] == asking.group[:, None])] = np.inf
     order = np.lexsort((index, distance), axis=-1)
     order = order[:, : near.k] if near.k is not None else order
     index, distance = np.take_along_axis(index, order, 1), np.take_along_axis(distance, order, 1)
     limit = np.inf if near.radius is None else near.radius**2
     keep = np.isfinite(distance) & (distance <= limit)
-    farthest = np.full(len(rows), limit)
+    farthest = np.full(len(index), limit)
     if near.k is not None and near.k <= distance.shape[1]:
         farthest = np.minimum(limit, distance[:, -1])
     return keep.sum(1), index[keep].astype(np.int32, copy=False), farthest < proposal.complete
@@ -180,9 +238,9 @@ def squared_distance(
 def _tree(states: Rows) -> Engine:
     tree = KDTree(states)
 
-    def engine(rows: np.ndarray, wanted: int) -> Proposal:
-        distance, index = tree.query(states[rows], wanted, workers=-1)
-        distance, index = distance.reshape(len(rows), -1), index.reshape(len(rows), -1)
+    def engine(asking: Rows, wanted: int) -> Proposal:
+        distance, index = tree.query(asking, wanted, workers=-1)
+        distance, index = distance.reshape(len(asking), -1), index.reshape(len(asking), -1)
         complete = np.square(distance[:, -1]) * (1 - 1e-9)
         return Proposal(index, complete)
 
@@ -196,18 +254,22 @@ def _flat(states: Rows) -> Engine:
 
 
 def _faiss(index: faiss.Index, states: Rows) -> Engine:
-    norms = np.square(states.astype(np.float64)).sum(1)
+    largest = _squares(states).max()
 
-    def engine(rows: np.ndarray, wanted: int) -> Proposal:
-        distance, found = index.search(states[rows], wanted)  # pyright: ignore[reportCallIssue]
-        return Proposal(found, distance[:, -1] - _rounding(norms, rows))
+    def engine(asking: Rows, wanted: int) -> Proposal:
+        distance, found = index.search(asking, wanted)  # pyright: ignore[reportCallIssue]
+        return Proposal(found, distance[:, -1] - _rounding(asking, largest))
 
     return engine
 
 
-def _rounding(norms: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """What single precision may lose in ‖x‖² + ‖y‖² − 2 xy."""
-    return 16 * np.finfo(np.float32).eps * (norms[rows] + norms.max())
+def _squares(states: Rows) -> Float[np.ndarray, " rows"]:
+    return np.square(states.astype(np.float64)).sum(1)
+
+
+def _rounding(asking: Rows, largest: float) -> Float[np.ndarray, " rows"]:
+    """What single precision may lose in ‖x‖² + ‖y‖² − 2 xy, given the largest ‖y‖²."""
+    return 16 * np.finfo(np.float32).eps * (_squares(asking) + largest)
 
 
 TILE = 2**18
@@ -222,7 +284,7 @@ def _accelerator(states: Rows) -> Engine:
     The k nearest states lie in the k groups whose nearest members are nearest.
     """
     size = -(-len(states) // TILE) * TILE if len(states) > TILE else -(-len(states) // GROUP) * GROUP
-    norms = np.square(states.astype(np.float64)).sum(1)
+    norms = _squares(states)
     padded = np.zeros((size, states.shape[1]), np.float32)
     padded[: len(states)] = states
     squares = np.full(size, np.inf, np.float32)
@@ -231,17 +293,19 @@ def _accelerator(states: Rows) -> Engine:
     table = jnp.asarray(padded).reshape(tiles, -1, states.shape[1])
     table_squares = jnp.asarray(squares).reshape(tiles, -1)
 
-    def engine(rows: np.ndarray, wanted: int) -> Proposal:
+    def engine(asking: Rows, wanted: int) -> Proposal:
         group = GROUP if GROUP * wanted <= table.shape[1] else 1
         block = max(64, min(4096, 2**28 // table.shape[1], 2**28 // (group * wanted * states.shape[1])))
-        parts = [rows[start : start + block] for start in range(0, len(rows), block)]
+        parts = [asking[start : start + block] for start in range(0, len(asking), block)]
         found = [
-            _nearest_in_tiles(table, table_squares, states[np.resize(part, block)], min(wanted, len(states)), group)
+            _nearest_in_tiles(
+                table, table_squares, np.resize(part, (block, part.shape[1])), min(wanted, len(states)), group
+            )
             for part in parts
         ]
         complete = np.concatenate([np.asarray(one[0])[: len(part)] for one, part in zip(found, parts, strict=True)])
         index = np.concatenate([np.asarray(one[1])[: len(part)] for one, part in zip(found, parts, strict=True)])
-        return Proposal(np.where(index < len(states), index, -1), complete - _rounding(norms, rows))
+        return Proposal(np.where(index < len(states), index, -1), complete - _rounding(asking, norms.max()))
 
     return engine
 
@@ -275,29 +339,30 @@ def _nearest_in_tiles(
     return -nearness[:, -1], jnp.take_along_axis(index, chosen, 1)
 
 
-def _approximate(rows: np.ndarray, states: Rows, group: np.ndarray, near: Near) -> Neighbours:
+def _approximate(places: Places, asking: Places, near: Near) -> Neighbours:
     """An inverted file whose probes double until the recall on a sample is good enough."""
+    states = places.states
     lists = int(min(4 * len(states) ** 0.5, len(states) / 39))
     if lists < 2:
-        return _search(_tree(states), rows, states, group, near)
+        return _search(_tree(states), places, asking, near)
     quantiser = faiss.IndexFlatL2(states.shape[1])
     index = faiss.IndexIVFFlat(quantiser, states.shape[1], lists)
     index.train(states[np.sort(np.random.default_rng(0).permutation(len(states))[: 64 * lists])])  # pyright: ignore[reportCallIssue]
     index.add(states)  # pyright: ignore[reportCallIssue]
-    sample = np.sort(np.random.default_rng(1).permutation(len(states))[:SAMPLE])
-    truth = _search(_flat(states), sample, states, group, near)
+    sample = places.at(np.sort(np.random.default_rng(1).permutation(len(states))[:SAMPLE]))
+    truth = _search(_flat(states), places, sample, near)
     index.nprobe = 8
     while True:
-        found = _search(_faiss(index, states), sample, states, group, near)
+        found = _search(_faiss(index, states), places, sample, near)
         recall = _recall(found, truth)
         if recall >= near.recall or index.nprobe >= lists:
             break
         index.nprobe = min(2 * index.nprobe, lists)
     console.log(
         f"neighbours: approximate index of {lists} lists, {index.nprobe} probed, "
-        f"recall {recall:.4f} on {len(sample)} states"
+        f"recall {recall:.4f} on {len(sample.states)} states"
     )
-    return _search(_faiss(index, states), rows, states, group, near)
+    return _search(_faiss(index, states), places, asking, near)
 
 
 def _recall(found: Neighbours, truth: Neighbours) -> float:
