@@ -247,6 +247,7 @@ def test_greedy_passes_are_told_one_by_one(source, tmp_path, capsys):
     ("flags", "said"),
     [
         (("--preset", "quick", "--passes", "2"), "plans instead"),
+        (("--preset", "quick", "--no-value-test"), "goes with greedy passes"),
         (("--preset", "quick", "--margin", "nonsense"), None),
     ],
 )

@@ -80,7 +80,7 @@ class Stitch:
     most_changes: int | None = None
     """Accept only trajectories with at most this many jumps."""
     value_test: bool = True
-    """Whether to jump only to states of higher value; otherwise stitching diversifies the data instead."""
+    """Whether to jump only to states of higher value; otherwise greedy passes diversify the data instead."""
     run: Path | None = None
     """The run's folder; by default runs/stitch-SRC-PRESET-seed-SEED."""
     resume: bool = False

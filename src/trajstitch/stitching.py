@@ -60,6 +60,13 @@ class Stitching:
     quality: float = 0.0
     """Leave the data alone unless states foretell this share of its returns' variance."""
 
+    def __post_init__(self) -> None:
+        if self.plan is not None and not self.rules.value_test:
+            raise InputError(
+                "to stitch without a value test goes with greedy passes, as the preset 'paper' makes: a plan follows "
+                "values, and without the test it would be accepted whatever it brings"
+            )
+
 
 PRESETS: dict[str, Stitching] = {
     "paper": Stitching(reward=GenerativeReward(), sample_latents=True),
