@@ -234,6 +234,19 @@ def test_origin_of_every_step_survives_saving(source, tmp_path, target, capsys):
     assert "titched" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("preset", "config"), [("quick", SMALL), ("paper", GREEDY)])
+def test_states_far_from_zero_come_back_as_they_were(tmp_path, preset, config):
+    data = collect(episodes=40, length=30)
+    moved = replace(data, observations=data.observations.astype(np.float64) + 5e6)
+    source, target = f"npz:{tmp_path}/moved.npz", f"npz:{tmp_path}/better.npz"
+    save(moved, source)
+    assert stitch(source, target, tmp_path / "run", "--preset", preset) == 0
+    better = trajstitch.load(target)
+    assert better.returns.mean() > data.returns.mean()
+    assert better.equals(trajstitch.stitch(moved, config))
+    assert better.observations.min() > 4e6
+
+
 def test_greedy_passes_are_told_one_by_one(source, tmp_path, capsys):
     flags = ("--preset", "paper", "--passes", "2", "--run", str(tmp_path / "run"))
     assert cli.run(["stitch", source, f"npz:{tmp_path}/better.npz", *flags]) == 0

@@ -17,6 +17,7 @@ from trajstitch.neighbours import Near
 from trajstitch.passes import Rules
 from trajstitch.plan import Plan
 from trajstitch.stitching import PRESETS, Stitching, preset_for, stitch
+from trajstitch.transitions import in_sight
 
 SMALL = Stitching(
     dynamics=Dynamics(members=2, keep=2, hidden=(16,), learning_rate=3e-3, steps=500, patience=500),
@@ -55,6 +56,29 @@ def test_returns_rise_by_steps_that_are_possible(data, config):
     np.testing.assert_array_equal(better.observations[rows], data.observations[source])
     np.testing.assert_array_equal(better.observations[rows + 1][logged], data.observations[source + 1][logged])
     assert better.lengths.max() <= data.lengths.max()
+
+
+@pytest.mark.parametrize(("unit", "origin"), [(1, 5e6), (1e-7, 0), (1e-3, -40)])
+def test_states_far_from_zero_or_in_tiny_units_are_stitched_as_well(data, unit, origin):
+    moved = replace(data, observations=unit * data.observations.astype(np.float64) + origin)
+    better, usual = stitch(moved, SMALL), stitch(data, SMALL)
+    gain, expected = (made.returns.mean() - data.returns.mean() for made in (better, usual))
+    assert gain > 0.7 * expected
+    assert better.observations.dtype == np.float64
+    assert better.provenance is not None
+    source = moved.first_rows[better.provenance.source_episode] + better.provenance.source_step
+    np.testing.assert_array_equal(better.observations[better.state_rows], moved.observations[source])
+
+
+def test_states_in_plain_sight_are_taken_as_they_are(data):
+    assert in_sight(data) is data
+    constant = np.full(len(data.observations), 5e6) + np.random.default_rng(0).choice((0, 1e-9), len(data.observations))
+    noisy = replace(data, observations=np.column_stack((data.observations, constant)))
+    assert in_sight(noisy) is noisy  # it varies by rounding alone
+    time = np.linspace(1.7e9, 1.7e9 + 1e4, len(data.observations))
+    seen = in_sight(replace(data, observations=np.column_stack((data.observations, time))))
+    np.testing.assert_array_equal(seen.observations[:, :-1], data.observations)
+    np.testing.assert_allclose(seen.observations[:, -1], time - time.mean(), atol=1e-3)
 
 
 def test_one_seed_gives_the_same_bits(data):

@@ -52,7 +52,7 @@ from trajstitch.stitching import (
 )
 from trajstitch.tensors import read_tensors
 from trajstitch.trajectories import Trajectories
-from trajstitch.transitions import Scale
+from trajstitch.transitions import Scale, in_sight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +189,8 @@ class Stages:
         before: Callable[[str], None] = lambda stage: None,
     ) -> None:
         self.run, self.config, self.data = run, config, data
+        self.seen = in_sight(data)
+        """The data as models and walks see it."""
         self.seeds = range(seed, seed + seeds)
         self.models_key, _ = keys_of(seed)
         self._models: tuple[Models, list[Worth]] | None = None
@@ -226,13 +228,13 @@ class Stages:
         return self._models
 
     def _read_models(self) -> tuple[Models, list[Worth]]:
-        models = self.run.read_tree("models", like=untrained(self.config, self.data, self.models_key))
+        models = self.run.read_tree("models", like=untrained(self.config, self.seen, self.models_key))
         return models, [Worth(**worth) for worth in self.run.read_json("models")]
 
     def _fit_models(self) -> tuple[Models, list[Worth]]:
         self.before("models")
         start = time.monotonic()
-        like = untrained(self.config, self.data, self.models_key)
+        like = untrained(self.config, self.seen, self.models_key)
 
         def kept(name: str, fitted: Callable[[], tuple[Any, Worth]]) -> tuple[Any, Worth]:
             """Each model is kept as soon as it is fitted, until all are."""
@@ -244,7 +246,7 @@ class Stages:
             self.run.write_tree(file, model, worth=json.dumps(asdict(worth)))
             return model, worth
 
-        models, worths = fit_models(self.config, self.data, self.models_key, kept)
+        models, worths = fit_models(self.config, self.seen, self.models_key, kept)
         self.run.write_tree("models", models)
         self.run.write_json("models", [asdict(worth) for worth in worths])
         self.took("models", start)
@@ -258,7 +260,7 @@ class Stages:
             return StitchGraph.load(path)
         self.before("graph")
         start = time.monotonic()
-        graph = build(self.data, models, self.config.near, self.config.reach)
+        graph = build(self.seen, models, self.config.near, self.config.reach)
         graph.save(path)
         self.took("graph", start)
         return graph
@@ -276,17 +278,18 @@ class Stages:
         """What each seed's passes go over."""
         models, _ = self.models()
         graph = self.graph(models)
-        return [Ground(self.data, models, graph, keys_of(seed)[1]) for seed in self.seeds]
+        return [Ground(self.seen, models, graph, keys_of(seed)[1]) for seed in self.seeds]
 
     def begun(self) -> list[Course]:
         """How far each seed's passes are."""
-        return self._kept() or [Course(Paths.of(self.data))] * len(self.seeds)
+        return self._kept() or [Course(Paths.of(self.seen))] * len(self.seeds)
 
     def finish(self, courses: Sequence[Course]) -> None:
         """Save each seed's stitched data, and what each pass did."""
         self._results = []
         for course, where in zip(courses, self.places, strict=True):
-            after, passes = course.paths.trajectories(), [asdict(summary) for summary in course.summaries]
+            after = replace(course.paths, data=self.data).trajectories()
+            passes = [asdict(summary) for summary in course.summaries]
             formats.save(after, self._result(where), force=True)
             self.run.write_json(f"{where}passes", passes)
             self._results.append((after, passes))
@@ -320,7 +323,7 @@ class Stages:
             return None
         file = self.run.path("last-pass.safetensors")
         tensors, facts = read_tensors(file)
-        untrained = self.config.value.init(self.models_key, self.data)
+        untrained = self.config.value.init(self.models_key, self.seen)
 
         def course(seed: int, summaries: list[dict[str, Any]]) -> Course:
             own = {
@@ -329,7 +332,7 @@ class Stages:
             jumps = Jumps(**{item.name: own[f"jumps/{item.name}"] for item in fields(Jumps)})
             value = {name.removeprefix("value/"): array for name, array in own.items() if name.startswith("value/")}
             return Course(
-                Paths(self.data, **{name: own[name] for name in _PATHS}, jumps=jumps),
+                Paths(self.seen, **{name: own[name] for name in _PATHS}, jumps=jumps),
                 tree_from(value, untrained, str(file)),
                 tuple(Summary(**summary) for summary in summaries),
             )

@@ -31,6 +31,7 @@ from trajstitch.paths import Paths
 from trajstitch.plan import Plan
 from trajstitch.quality import foretold
 from trajstitch.trajectories import Provenance, Trajectories
+from trajstitch.transitions import in_sight
 
 Preset = Literal["paper", "default", "quick"]
 
@@ -141,12 +142,13 @@ def stitch(
     if reason is None and config.quality > 0:
         reason = one_quality(config, foretold(data))
     if reason is None:
-        models, worths = fit_models(config, data, models_key)
+        seen = in_sight(data)
+        models, worths = fit_models(config, seen, models_key)
         reason = ignorance(worths)
         if reason is None:
-            graph = build(data, models, config.near, config.reach)
-            courses = improve_together(config, [Ground(data, models, graph, keys_of(number)[1]) for number in numbers])
-            found = [course.paths.trajectories() for course in courses]
+            graph = build(seen, models, config.near, config.reach)
+            courses = improve_together(config, [Ground(seen, models, graph, keys_of(number)[1]) for number in numbers])
+            found = [replace(course.paths, data=data).trajectories() for course in courses]
     if reason is not None:
         console.log(f"nothing was stitched: {reason}")
     return found[0] if seeds is None else found

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -15,6 +16,22 @@ from trajstitch.trajectories import Trajectories
 
 FEWEST_EPISODES = 10
 """With fewer episodes than this, single steps are held out rather than whole episodes."""
+FAR, SMALL = 1e4, 1e-5
+"""A column whose mean is so many times its spread is too far from zero for single precision to tell its values apart,
+and one whose spread is below this is too small to be told from a constant."""
+
+
+def in_sight(data: Trajectories) -> Trajectories:
+    """The data with each column of its states where single precision sees it, mostly where it is: no time stamps or
+    map coordinates, whose every step would be rounded away, and no units in which all is next to nothing."""
+    states = data.observations
+    mean, spread = states.mean(0, dtype=np.float64), states.std(0, dtype=np.float64)
+    varies = spread > 1000 * np.finfo(states.dtype).eps * np.abs(states).max(0)  # by more than its own rounding
+    far, small = varies & (np.abs(mean) > FAR * spread), varies & (spread < SMALL)
+    if not (far | small).any():
+        return data
+    states = (states - np.where(far, mean, 0)) / np.where(small, spread, 1)
+    return replace(data, observations=states.astype(np.float32))
 
 
 class Transitions(NamedTuple):
