@@ -16,16 +16,17 @@ import optax
 import pytest
 from gymnasium.spaces import Box
 
+from point import collect
 from trajstitch.errors import InputError
 from trajstitch.fit import State, fit
 from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.policies.bc import Sample as BCSample
 from trajstitch.policies.iql import IQL
 from trajstitch.policies.policy import Policy, Units, load_policies, load_policy, save_policies
-from trajstitch.policies.samples import Sizes
+from trajstitch.policies.samples import Sizes, units
 from trajstitch.policies.td3_bc import TD3BC
 from trajstitch.runs import Run, tensors_of
-from trajstitch.training import Algorithm, exported, start
+from trajstitch.training import POLICIES, Algorithm, exported, start, train
 from trajstitch.trajectories import Metadata, Trajectories
 
 LOW, HIGH = -2.0, 4.0
@@ -378,6 +379,20 @@ def test_actions_stay_within_bounds_that_rounding_would_leave() -> None:
         units = Units(np.zeros(1), np.ones(1), a, b)
         assert (units.from_unit(np.ones(3)) <= b).all()
         assert (units.from_unit(-np.ones(3)) >= a).all()
+
+
+@pytest.mark.parametrize("name", ["bc", "weighted-bc", "td3-bc", "iql"])
+@pytest.mark.parametrize(("unit", "origin"), [(1, 5e6), (1e-7, 0), (1, 1.7e9)])
+def test_states_far_from_zero_or_in_tiny_units_are_learned_from(name: str, unit: float, origin: float) -> None:
+    plain = collect(episodes=20, length=20)
+    moved = replace(plain, observations=unit * plain.observations.astype(np.float64) + origin)
+    brief = {"steps": 10, **({"value_steps": 10} if name == "weighted-bc" else {})}
+    policy = train(moved, POLICIES[name](**brief), seeds=1)[0]
+    observed = policy.units.observe(moved.observations)
+    np.testing.assert_allclose(observed.mean(0), 0, atol=1e-2)
+    np.testing.assert_allclose(observed.std(0), 1, atol=1e-2)
+    assert np.ptp(policy.act(moved.observations), axis=0).min() > 0
+    assert units(plain, standardise=False).mean.dtype == np.float32
 
 
 @pytest.mark.parametrize("bound", [1e6, float(np.finfo(np.float32).max), np.inf])

@@ -24,7 +24,7 @@ from trajstitch.policies.policy import Policy, Units
 from trajstitch.policies.samples import in_units
 from trajstitch.policies.td3 import Actor, Critics, critic_error, towards
 from trajstitch.trajectories import Trajectories
-from trajstitch.transitions import Scale, Transitions
+from trajstitch.transitions import Scale, Sight, Transitions
 
 
 class Sample(NamedTuple):
@@ -84,7 +84,8 @@ def estimated_returns(
     """The estimated discounted return from the data's first states: each policy's, and the logged behaviour's."""
     config = config or FittedQ()
     seen = Scale(data.observations[data.state_rows])
-    units = policies[0].units._replace(mean=np.asarray(seen.mean), std=np.asarray(seen.std))
+    mean, std = Sight.of(data.observations).units(np.asarray(seen.mean), np.asarray(seen.std))
+    units = policies[0].units._replace(mean=mean, std=std)
     logged_returns = discounted_returns(data, config.discount)
     middle = float(logged_returns.mean())
     size = max(float(logged_returns.std()), 0.01 * abs(middle)) or 1.0

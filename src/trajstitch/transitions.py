@@ -21,16 +21,38 @@ FAR, SMALL = 1e4, 1e-5
 and one whose spread is below this is too small to be told from a constant."""
 
 
+class Sight(NamedTuple):
+    """What single precision would not see of states: the steps of time stamps or map coordinates, which it rounds
+    away, and what is in units in which all is next to nothing."""
+
+    mean: Float[np.ndarray, " columns"]
+    spread: Float[np.ndarray, " columns"]
+    far: Bool[np.ndarray, " columns"]
+    small: Bool[np.ndarray, " columns"]
+
+    @classmethod
+    def of(cls, states: Float[np.ndarray, "rows columns"]) -> "Sight":
+        mean, spread = states.mean(0, dtype=np.float64), states.std(0, dtype=np.float64)
+        varies = spread > 1000 * np.finfo(states.dtype).eps * np.abs(states).max(0)  # by more than its own rounding
+        return cls(mean, spread, varies & (np.abs(mean) > FAR * spread), varies & (spread < SMALL))
+
+    @property
+    def lost(self) -> Bool[np.ndarray, " columns"]:
+        return self.far | self.small
+
+    def units(self, mean: np.ndarray, std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """These, but for what would be lost, which is standardised from exactly where it is."""
+        if not self.lost.any():
+            return mean, std
+        return np.where(self.lost, self.mean, mean), np.where(self.lost, self.spread, std)
+
+
 def in_sight(data: Trajectories) -> Trajectories:
-    """The data with each column of its states where single precision sees it, mostly where it is: no time stamps or
-    map coordinates, whose every step would be rounded away, and no units in which all is next to nothing."""
-    states = data.observations
-    mean, spread = states.mean(0, dtype=np.float64), states.std(0, dtype=np.float64)
-    varies = spread > 1000 * np.finfo(states.dtype).eps * np.abs(states).max(0)  # by more than its own rounding
-    far, small = varies & (np.abs(mean) > FAR * spread), varies & (spread < SMALL)
-    if not (far | small).any():
+    """The data with each column of its states where single precision sees it, which is mostly where it is."""
+    sight = Sight.of(data.observations)
+    if not sight.lost.any():
         return data
-    states = (states - np.where(far, mean, 0)) / np.where(small, spread, 1)
+    states = (data.observations - np.where(sight.far, sight.mean, 0)) / np.where(sight.small, sight.spread, 1)
     return replace(data, observations=states.astype(np.float32))
 
 

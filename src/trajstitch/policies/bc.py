@@ -22,6 +22,7 @@ from trajstitch.policies.policy import LOG_STD
 from trajstitch.policies.samples import Problem, Sizes, in_units, units
 from trajstitch.policies.td3 import Actor
 from trajstitch.trajectories import Trajectories
+from trajstitch.transitions import in_sight
 
 
 class Sample(NamedTuple):
@@ -91,8 +92,9 @@ class WeightedBC(BC):
 
     def weights(self, data: Trajectories) -> Float[np.ndarray, " steps"]:
         """Of each step: V of its state, over the mean."""
-        value, worth = fit_value(TwinValue(steps=self.value_steps), data, jax.random.key(0))
+        seen = in_sight(data)
+        value, worth = fit_value(TwinValue(steps=self.value_steps), seen, jax.random.key(0))
         console.log(str(worth))
-        found = values(value, data.observations[data.state_rows])
+        found = values(value, seen.observations[data.state_rows])
         found = found - min(found.min(), 0)
         return (found / found.mean() if found.max() > 0 else np.ones_like(found)).astype(np.float32)

@@ -11,7 +11,7 @@ from trajstitch.errors import InputError
 from trajstitch.models.inverse import action_bounds
 from trajstitch.policies.policy import Units
 from trajstitch.trajectories import Trajectories
-from trajstitch.transitions import Transitions
+from trajstitch.transitions import Sight, Transitions
 
 
 class Sizes(NamedTuple):
@@ -34,7 +34,10 @@ class Problem(NamedTuple):
 
 
 def units(data: Trajectories, standardise: bool, epsilon: float = 0.0) -> Units:
-    """The data's units; `epsilon` is added to each observation's standard deviation. Raises for unusable data."""
+    """The data's units; `epsilon` is added to each observation's standard deviation. Raises for unusable data.
+
+    What single precision would not see is standardised in any case.
+    """
     where = data.metadata.source or data.metadata.name
     if data.steps == 0:
         raise InputError(f"{where}: holds no steps, so there is nothing to train on")
@@ -55,7 +58,7 @@ def units(data: Trajectories, standardise: bool, epsilon: float = 0.0) -> Units:
         mean = acted_in.mean(0, dtype=np.float64).astype(np.float32)
         spread = acted_in.std(0, dtype=np.float64)
         std = np.where(spread > ROUNDING * (1 + np.abs(mean)), spread + epsilon, 1).astype(np.float32)
-    return Units(mean, std, low, high)
+    return Units(*Sight.of(data.observations).units(mean, std), low, high)
 
 
 def in_units(data: Trajectories, units: Units, reward_scale: float = 1.0, *, clip: bool = True) -> Transitions:
