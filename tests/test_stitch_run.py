@@ -10,7 +10,7 @@ import pytest
 import trajstitch
 from point import collect
 from test_stitching import GREEDY, SMALL
-from trajstitch import cli, stitch_run, stitching
+from trajstitch import cli, formats, stitch_run, stitching
 from trajstitch.formats import save
 
 COLD = replace(GREEDY, value=replace(GREEDY.value, warm_steps=None), sample_latents=True)
@@ -42,7 +42,7 @@ def test_every_stage_is_kept_and_nothing_is_done_twice(source, tmp_path, capsys,
     assert facts["stitched_steps"] > 0
     assert {path.name for path in run.iterdir()} == {
         *("run.json", "models.json", "models.safetensors", "graph.safetensors", "passes.json", "result.npz"),
-        *("seconds.json", "summary.json"),
+        *("seconds.json", "summary.json", "saved.json"),
     }
     assert (tmp_path / "data.npz").read_bytes() == before
     first = trajstitch.load(target)
@@ -67,7 +67,7 @@ def test_data_of_one_quality_is_saved_as_it_was(source, tmp_path, capsys):
     assert facts["before"] == facts["after"]
     assert "nothing is stitched: the data is of one quality" in printed.err
     assert trajstitch.load(target).equals(trajstitch.load(source))
-    assert {path.name for path in run.iterdir()} == {"run.json", "quality.json", "summary.json"}
+    assert {path.name for path in run.iterdir()} == {"run.json", "quality.json", "summary.json", "saved.json"}
     assert stitch(source, target, run, "--quality", "1", "--resume", "--force") == 0
     assert "NOTHING WAS STITCHED: the data is of one quality" in capsys.readouterr().out
     assert cli.run(["truth", str(run)]) == 2
@@ -214,6 +214,31 @@ def test_seeds_that_can_not_each_have_a_data_set_are_refused(source, tmp_path, c
     assert stitch(source, target.format(tmp_path), tmp_path / "run", *flags) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("target", ["npz:{}/better-{{seed}}.npz", "minari:test/better{{seed}}-v0"])
+def test_job_killed_between_two_targets_goes_on_with_the_second(source, tmp_path, capsys, monkeypatch, target):
+    flags = ("--preset", "paper", "--passes", "1", "--seeds", "2")
+    target, write, written = target.format(tmp_path), formats.save, []
+    first, second = (target.replace("{seed}", seed) for seed in "01")
+
+    def noting(data, uri, **options) -> None:
+        written.extend({uri} & {first, second})
+        write(data, uri, **options)
+
+    def dying(data, uri, **options) -> None:
+        if uri == second:
+            raise KeyboardInterrupt
+        noting(data, uri, **options)
+
+    monkeypatch.setattr(formats, "save", dying)
+    assert stitch(source, target, tmp_path / "run", *flags) != 0
+    monkeypatch.setattr(formats, "save", noting)
+    assert stitch(source, target, tmp_path / "run", *flags, "--resume") == 0
+    assert written == [first, second]
+    assert "was written before and is left as it is" in capsys.readouterr().err
+    assert stitch(source, target, tmp_path / "run", *flags, "--resume", "--force") == 0
+    assert written == [first, second] * 2
 
 
 @pytest.mark.parametrize("target", TARGETS)

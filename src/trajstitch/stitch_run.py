@@ -7,6 +7,7 @@ graph.safetensors                 the graph
 last-pass.safetensors             D_k and V after the last greedy pass that was finished, and what all did so far
 passes.json                       what each pass did
 result.npz                        the stitched data, as it was saved to the target
+saved.json                        the targets that are written
 
 Of several seeds, which share all but the last two, each has these in a folder of its own, seed-SEED.
 """
@@ -146,9 +147,11 @@ class Stitched:
 
 def stitch_run(job: Stitch, columns: Columns | None = None) -> list[Stitched]:
     """Do the job, or go on with it; what comes of it for each seed."""
+    saved = _saved(job)
     for target in job.targets:
         formats.require_apart(job.source, target)
-        formats.require_free(target, force=job.force)
+        if target not in saved:
+            formats.require_free(target, force=job.force)
     data = formats.load(job.source, columns=columns)
     config = job.config(data)
     check_seeds(config, job.numbers)
@@ -163,8 +166,21 @@ def stitch_run(job: Stitch, columns: Columns | None = None) -> list[Stitched]:
     if done[0].left_alone is not None:
         console.log(f"nothing is stitched: {done[0].left_alone}")
     for one, target in zip(done, job.targets, strict=True):
+        if target in saved:
+            console.log(f"{target} was written before and is left as it is; --force writes it again")
+            continue
         formats.save(one.after, target, force=job.force)
+        saved.append(target)
+        run.write_json("saved", saved)
     return done
+
+
+def _saved(job: Stitch) -> list[str]:
+    """The targets that the run has written before and that are there, unless all are to be written again."""
+    path = job.folder / "saved.json"
+    if not job.resume or job.force or not path.exists():
+        return []
+    return [target for target in json.loads(path.read_text()) if formats.exists(target)]
 
 
 def place(run: Run, seed: int | None = None) -> str:

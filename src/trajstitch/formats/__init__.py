@@ -100,6 +100,11 @@ def require_free(uri: str, *, force: bool) -> None:
     _module(parsed.scheme).require_free(parsed.location, force=force)
 
 
+def exists(uri: str) -> bool:
+    """Whether something is stored there."""
+    return _place(uri).exists()
+
+
 def require_apart(source: str, target: str) -> None:
     """Raise if `target` is where `source` is: the data that something is made from is never touched, even by force."""
     if _place(source) == _place(target):
