@@ -36,7 +36,7 @@ def tiny(folder: Path, *methods: str, **more) -> Measure:
     return replace(asked, **more)
 
 
-def add(results: Results, name: str, method: str, found: list[float], run: int = 0, **config) -> None:
+def add(results: Results, name: str, method: str, found: list[float], run: int = 0, call=CALL, **config) -> None:
     """A cell whose seeds have these scores in two episodes."""
     low, high = REFERENCE[name.split("/")[0]]
     row = {
@@ -49,7 +49,7 @@ def add(results: Results, name: str, method: str, found: list[float], run: int =
         "together": 3,
         "commits": ["abc"],
     }
-    results.add("policies", row, CALL)
+    results.add("policies", row, call)
 
 
 def add_stitching(results: Results, name: str, before: float, after: float, error: float, run: int = 0) -> None:
@@ -304,7 +304,7 @@ def test_what_is_measured_again_stays_on_the_page(tmp_path):
     for method in ("bc", "top-bc", "ts-top-bc"):
         add(first, "hopper/medium", method, [50, 52])
     add(first, "hopper/medium", "ts-bc", [60, 62])
-    add(second, "hopper/medium", "ts-bc", [70, 72])
+    add(second, "hopper/medium", "ts-bc", [70, 72], call=CALL | {"commit": "def"})
     add(third, "hopper/medium", "top-bc", [0, 2], steps=5)  # by other settings, so this is no repetition
     report(Report((first.path, second.path, third.path), to, readme))
     page = to.with_suffix(".md").read_text()
@@ -313,6 +313,11 @@ def test_what_is_measured_again_stays_on_the_page(tmp_path):
     assert "| IQM [95 %] | 61.0 [60.0, 62.0] | 71.0 [70.0, 72.0] |" in page
     report(Report((), to, readme))
     assert to.with_suffix(".md").read_text() == page
+
+    for run, score in enumerate((80, 90)):  # the third time, with a stitching for each
+        add(Results(tmp_path / f"{run}.json"), "hopper/medium", "ts-bc", [score], run=run)
+    report(Report((to, tmp_path / "0.json", tmp_path / "1.json"), to, readme))
+    assert "| hopper/medium | 66.0 ± 5.9 | 85.0 ± 7.1 |" in to.with_suffix(".md").read_text()
 
 
 def test_cells_that_can_not_be_compared_make_no_table(tmp_path):

@@ -82,8 +82,9 @@ class Table:
         """The runs of each (set, method)."""
         self.stitchings = by(stitchings, "preset")
         """The runs of each (set, preset)."""
-        self.replaced = by(replaced, "method")
-        self.scores = {key: np.concatenate([scores(run) for run in runs]) for key, runs in self.cells.items()}
+        self.scores = pooled(self.cells)
+        self.before = pooled(by(replaced, "method"))
+        """The scores of cells that were measured again since, of all times before."""
         self.calls = calls
         for name, values in (
             ("seed", [row["config"]["seed"] for row in policies]),
@@ -106,12 +107,14 @@ class Table:
         """The sets on which all of these are measured."""
         return [name for name in self.sets if all((name, method) in self.cells for method in methods)]
 
-    def total(self, method: str) -> Interval | None:
-        """The interquartile mean over the sets of the core, if the method has them all."""
+    def total(self, method: str, *, before: bool = False) -> Interval | None:
+        """The interquartile mean over the sets of the core, if the method has them all: now, or with the cells that
+        were measured again as they were before."""
         names = self.common(*CORE)
         if not names or set(names) - set(self.common(method)):
             return None
-        return interquartile_mean(*(self.scores[name, method] for name in names))
+        found = self.scores | self.before if before else self.scores
+        return interquartile_mean(*(found[name, method] for name in names))
 
     @cache  # noqa: B019
     def better(self, ours: str, theirs: str, *names: str) -> Interval:
@@ -133,12 +136,6 @@ class Table:
         top = max(found, key=lambda method: found[method])
         return {one for one in found if one == top or verdict(self.better(top, one, name)) != "better"}
 
-    @cache  # noqa: B019
-    def as_before(self) -> "Table":
-        """With the cells that were measured again as they were."""
-        now = [run for key, runs in self.cells.items() if key not in self.replaced for run in runs]
-        return Table(now + [run for runs in self.replaced.values() for run in runs], [], [], [])
-
     def one_for_all(self, preset: str) -> tuple[list[str], list[str]]:
         """The sets that were stitched once for all policies of a cell, and those stitched for each."""
         methods = [method for method in METHODS if METHODS[method].preset == preset]
@@ -157,6 +154,11 @@ def by(rows: Iterable[Row], kind: str) -> dict[tuple[str, str], list[Row]]:
     for row in rows:
         found.setdefault((row["set"], row[kind]), []).append(row)
     return found
+
+
+def pooled(cells: dict[tuple[str, str], list[Row]]) -> dict[tuple[str, str], np.ndarray]:
+    """The scores of all policies of each cell."""
+    return {key: np.concatenate([scores(run) for run in runs]) for key, runs in cells.items()}
 
 
 def verdict(found: Interval) -> str:
@@ -342,13 +344,12 @@ def listed(names: Sequence[str]) -> str:
 
 def measured_again(table: Table) -> list[list[str]]:
     """What the cells that were measured more than once were before."""
-    methods = [method for method in METHODS if any(one == method for _, one in table.replaced)]
+    methods = [method for method in METHODS if any(one == method for _, one in table.before)]
     if not methods:
         return []
-    names = [name for name in table.sets if any((name, method) in table.replaced for method in methods)]
+    names = [name for name in table.sets if any((name, method) in table.before for method in methods)]
     rows = [[name, *(cell for one in methods for cell in before_and_now(table, name, one))] for name in names]
-    before = table.as_before()
-    totals = [str(one.total(method) or NONE) for method in methods for one in (before, table)]
+    totals = [str(table.total(method, before=before) or NONE) for method in methods for before in (True, False)]
     head = [f"{METHODS[method].title}{when}" for method in methods for when in (", before", "")]
     return [
         ["## Measured again"],
@@ -362,9 +363,8 @@ def measured_again(table: Table) -> list[list[str]]:
 
 
 def before_and_now(table: Table, name: str, method: str) -> tuple[str, str]:
-    if (name, method) not in table.replaced:
-        return NONE, NONE
-    return str(Summary.of(table.as_before().scores[name, method])), str(Summary.of(table.scores[name, method]))
+    found = table.before.get((name, method)), table.scores[name, method]
+    return (NONE, NONE) if found[0] is None else (str(Summary.of(found[0])), str(Summary.of(found[1])))
 
 
 def data_table(table: Table, preset: str) -> list[str]:
