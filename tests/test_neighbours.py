@@ -49,7 +49,7 @@ def test_exact_engines_equal_brute_force_with_ties_and_duplicates(engine, data):
 def test_of_many_copies_those_count_that_are_among_the_first(engine, data):
     random = np.random.default_rng(data.draw(st.integers(0, 2**31)))
     rows, places = data.draw(st.sampled_from(((60, 1), (60, 2), (60, 9), (60, 10_000))))
-    states = random.integers(0, places, rows).astype(np.float32)[:, None] * np.float32((0.1, -0.3))
+    states = random.integers(0, places, rows).astype(np.float32)[:, None] * np.array((0.1, -0.3), np.float32)
     group = random.integers(0, 9, rows) // data.draw(st.sampled_from((1, 7)))  # of some groups most of the copies are
     near = Near(k=data.draw(st.sampled_from((1, 2, 5))), method=engine)
     assert listed(neighbours(states, group, near)) == brute_force(states, group, near)
