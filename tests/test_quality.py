@@ -8,6 +8,7 @@ import pytest
 from trajstitch.quality import foretold
 from trajstitch.stitching import Stitching, one_quality, stitch
 from trajstitch.trajectories import Trajectories, concatenate
+from trajstitch.transitions import in_sight
 
 
 def walks(skills: np.ndarray, luck: float, length: int = 40) -> Trajectories:
@@ -43,6 +44,9 @@ def test_units_and_constant_states_do_not_matter():
     for value in (1, 1e6):
         constant = np.concatenate((data.observations, np.full((len(data.observations), 1), value, np.float32)), 1)
         assert foretold(replace(data, observations=constant)) == pytest.approx(share, abs=1e-3)
+    for unit, origin in ((1, 5e6), (1e-9, 0)):
+        moved = replace(data, observations=unit * data.observations.astype(np.float64) + origin)
+        assert foretold(in_sight(moved)) == pytest.approx(share, abs=1e-3)
 
 
 def test_copies_of_an_episode_do_not_foretell_it():

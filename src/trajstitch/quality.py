@@ -6,11 +6,13 @@ data, its episodes pass through the same states and differ by luck. A plan would
 twice the return, and a policy cloned from that scores as one cloned from the data does.
 """
 
+import jax.numpy as jnp
 import numpy as np
 
 from trajstitch.checks import copies
 from trajstitch.neighbours import Near, neighbours
 from trajstitch.trajectories import Trajectories
+from trajstitch.transitions import Scale
 
 ASKED = 4000
 """States that are asked about, at most; about as many of each episode."""
@@ -31,14 +33,12 @@ def foretold(data: Trajectories) -> float | None:
     asked = np.repeat(asked, ASKED // len(asked))
     rows = data.first_rows[asked] + (random.random(len(asked)) * data.lengths[asked] / 2).astype(int)
     among = random.permutation(len(data.observations))[:AMONG]
-    spread = data.observations.std(0, dtype=np.float64)
-    scale = np.where(spread > 1e-9, spread, 1.0)
     pool = np.concatenate((rows, among))
-    centred = data.observations[pool] - data.observations.mean(0, dtype=np.float64)
+    states = np.asarray(Scale(data.observations).apply(jnp.asarray(data.observations[pool])))
     original = np.arange(len(data))  # a copy of an episode foretells nothing of it
     for copy, first in copies(data):
         original[copy] = first
-    near = neighbours(centred / scale, original[episode[pool]], Near(NEAR, method="flat"), len(rows))
+    near = neighbours(states, original[episode[pool]], Near(NEAR, method="flat"), len(rows))
     owner, other = near.of(np.arange(len(rows)))
     found = np.bincount(owner, minlength=len(rows))
     fared = np.bincount(owner, data.returns[episode[pool[other]]], len(rows))

@@ -5,9 +5,9 @@ models.safetensors, models.json   the models, and what each is worth on held-out
                                   that are, as model-NAME.safetensors
 graph.safetensors                 the graph
 last-pass.safetensors             D_k and V after the last greedy pass that was finished, and what all did so far
+saved.json                        the targets that are written
 passes.json                       what each pass did
 result.npz                        the stitched data, as it was saved to the target
-saved.json                        the targets that are written
 
 Of several seeds, which share all but the last two, each has these in a folder of its own, seed-SEED.
 """
@@ -230,7 +230,7 @@ class Stages:
     def foretold(self) -> float | None:
         """How far states foretell the returns, as `quality` says."""
         if not self.run.has("quality"):
-            self.run.write_json("quality", {"foretold": foretold(self.data)})
+            self.run.write_json("quality", {"foretold": foretold(self.seen)})
         return self.run.read_json("quality")["foretold"]
 
     def one_quality(self) -> str | None:

@@ -137,12 +137,11 @@ def stitch(
     numbers = range(seed, seed + (1 if seeds is None else seeds))
     check_seeds(config, numbers)
     models_key, _ = keys_of(seed)
-    found = [untouched(data)] * len(numbers)
+    found, seen = [untouched(data)] * len(numbers), in_sight(data)
     reason = lonely(data)
     if reason is None and config.quality > 0:
-        reason = one_quality(config, foretold(data))
+        reason = one_quality(config, foretold(seen))
     if reason is None:
-        seen = in_sight(data)
         models, worths = fit_models(config, seen, models_key)
         reason = ignorance(worths)
         if reason is None:
