@@ -118,8 +118,7 @@ class Results:
 def read(path: Path) -> Rows:
     try:
         found = json.loads(path.read_text())
-        first = {"run": 0}  # files from before there were several name none
-        return {kind: [row if kind == "calls" else first | row for row in found.get(kind, [])] for kind in KEYS}
+        return {kind: list(found[kind]) for kind in KEYS}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: not a file of the table's measurements ({error!r})") from error
 
