@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trajstitch.errors import InputError
-from trajstitch.neighbours import Near, copies, neighbours, squared_distance
+from trajstitch.neighbours import Near, alike, neighbours, squared_distance
 
 ENGINES = ("tree", "flat", "accelerator")
 
@@ -70,14 +70,14 @@ def test_standing_still_costs_no_more_than_walking(engine):
 
 def test_marks_that_two_states_share_do_not_make_them_one(monkeypatch):
     states = np.array([[1, 2], [2, 1], [1, 2], [5, 6]], np.float32)
-    assert copies(states[1:]) is None
+    assert alike(states[1:]) is None
 
     class Constant:
         def integers(self, low, high, size, dtype):
             return np.full(size, 7, dtype)  # so that the order of columns makes no difference
 
     monkeypatch.setattr(np.random, "default_rng", lambda seed: Constant())
-    found = copies(states)
+    found = alike(states)
     assert found is not None
     assert found[0] == found[2]
     assert len(set(found)) == 3

@@ -121,7 +121,7 @@ def neighbours(
     if len(states) == 0 or (group == group[0]).all():
         return Neighbours(np.zeros(first + 1, np.int64), np.zeros(0, np.int32))
     every = Places(states, group)
-    copy = None if near.k is None else copies(states)
+    copy = None if near.k is None else alike(states)
     if near.k is None or copy is None:
         return _among(every, every.at(slice(first)), near)
     enough = np.flatnonzero(_rank(group, copy) < near.k)
@@ -132,7 +132,7 @@ def neighbours(
     return _among(every.at(enough), every.at(asking), near).renamed(pair, enough)
 
 
-def copies(states: Rows) -> Integer[np.ndarray, " rows"] | None:
+def alike(states: Rows) -> Integer[np.ndarray, " rows"] | None:
     """A number for each row that the rows of the same bits share; none if all differ."""
     odd = 2 * np.random.default_rng(0).integers(0, 2**63, states.shape[1], np.uint64) + np.uint64(1)
     words = states.view(np.uint32)
