@@ -10,7 +10,7 @@ import numpy as np
 
 from trajstitch.errors import InputError
 from trajstitch.experiments.table_report import markdown, probability
-from trajstitch.experiments.table_report import verdict as against_chance
+from trajstitch.experiments.table_scores import verdict as against_chance
 from trajstitch.formats.atomic import replacing
 from trajstitch.scores import Interval, Summary, probability_of_improvement
 

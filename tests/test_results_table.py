@@ -13,8 +13,9 @@ from trajstitch.environments import REFERENCE
 from trajstitch.errors import InputError
 from trajstitch.experiments import table
 from trajstitch.experiments.table import Measure, Measurement
-from trajstitch.experiments.table_report import BEGIN, END, Report, Table, report
+from trajstitch.experiments.table_report import BEGIN, END, Report, report
 from trajstitch.experiments.table_results import Cell, Results, merged, read, scores
+from trajstitch.experiments.table_scores import Table
 from trajstitch.experiments.table_work import Clock, OutOfTimeError, Work
 from trajstitch.formats.npz import load
 from trajstitch.policies.bc import BC, WeightedBC
