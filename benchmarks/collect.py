@@ -10,9 +10,9 @@ import gymnasium
 import numpy as np
 import tyro
 
-from trajstitch import console
-from trajstitch.sets.collect import MEDIUM_NOISE, Collect, collect
-from trajstitch.sets.ladder import act, load_ladder
+from trajstitch.benchmark.collect import MEDIUM_NOISE, Collect, collect
+from trajstitch.benchmark.ladder import act, load_ladder
+from trajstitch.cli.output import stdout
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def main(config: Benchmark) -> None:
     data = collect(Collect("hopper/medium", config.transitions))
     ours = data.steps / (time.perf_counter() - start)
     result = {"cores": os.cpu_count(), "plain_loop": plain, "collect": ours, "ratio": ours / plain}
-    console.stdout().print(
+    stdout().print(
         f"plain loop {plain:,.0f} steps/s, collect {ours:,.0f} steps/s on {os.cpu_count()} cores: {ours / plain:.1f}×"
     )
     if config.json:

@@ -69,7 +69,7 @@ def minari_save_minari(folder: Path, data: dict) -> None:
     from minari.data_collector import EpisodeBuffer
     from minari.dataset.minari_storage import MinariStorage
 
-    from trajstitch import spaces
+    from trajstitch.data import spaces
 
     (folder / "data").mkdir()
     storage = MinariStorage.new(

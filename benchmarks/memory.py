@@ -26,14 +26,16 @@ import numpy as np
 from gymnasium.spaces import Box
 from rich.table import Table
 
-from trajstitch import console, formats
-from trajstitch.graph import Judge, Reach, StitchGraph, build
+from trajstitch import formats
+from trajstitch.cli.output import stdout
+from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.models.value import TwinValue, fit_value
-from trajstitch.neighbours import Near, neighbours
-from trajstitch.passes import Rules, one_pass
-from trajstitch.paths import Paths
-from trajstitch.stitching import PRESETS, Stitching, fit_models, improve
-from trajstitch.trajectories import Metadata, Trajectories
+from trajstitch.progress import logger
+from trajstitch.stitching.config import PRESETS, Stitching, fit_models, improve
+from trajstitch.stitching.graph import Judge, Reach, StitchGraph, build
+from trajstitch.stitching.greedy import Rules, one_pass
+from trajstitch.stitching.neighbours import Near, neighbours
+from trajstitch.stitching.paths import Paths
 
 GIB = 2**30
 
@@ -85,7 +87,7 @@ class Stages:
         Path("/proc/self/clear_refs").write_text("5")  # from here on, the peak is of what follows
         result = work()
         self.rows[name] = _memory("VmHWM") - self.before, _memory("VmRSS") - self.before
-        console.log(f"{name}: at most {self.rows[name][0] / GIB:.2f} GiB")
+        logger.info(f"{name}: at most {self.rows[name][0] / GIB:.2f} GiB")
         return result
 
 
@@ -120,7 +122,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                     f"pass {number}",
                     lambda paths=paths, random=random: one_pass(paths, graph, judge, lambda some: random[some], rules),
                 )
-                console.log(str(found))
+                logger.info(str(found))
         else:
             paths, _ = stages.measure("plan", lambda: improve(config, data, models, graph, key))
         better = stages.measure("result", paths.trajectories)
@@ -151,7 +153,7 @@ def main() -> None:
         rows[name] = {"peak": peak, "after": after, "bytes_a_transition": grows[0], "left": grows[1], "2M": foretold}
         sizes = (f"{size / GIB:.2f} GiB" for size in (peak, after))
         table.add_row(name, *sizes, f"{grows[0]:,.0f}, {grows[1]:,.0f} left", f"{foretold / GIB:.1f} GiB")
-    out = console.stdout()
+    out = stdout()
     out.print(table)
     out.print(f"preset {options.preset}, {whole['transitions']:,} transitions × 17, {whole['edges']:,} edges")
     if options.json:

@@ -17,9 +17,10 @@ import jax
 import numpy as np
 from rich.table import Table
 
-from trajstitch import console
-from trajstitch.neighbours import Method, Near, neighbours
-from trajstitch.sets.collect import Collect, collect
+from trajstitch.benchmark.collect import Collect, collect
+from trajstitch.cli.output import stdout
+from trajstitch.progress import logger
+from trajstitch.stitching.neighbours import Method, Near, neighbours
 
 SETS = ("hopper/medium-replay", "halfcheetah/medium-replay", "normal/8", "normal/27")
 
@@ -66,13 +67,13 @@ def main() -> None:
                         "microseconds_a_state": round(1e6 * seconds / size, 1),
                     }
                 )
-                console.log(f"{name} {size:,} {engine}: {seconds:.2f} s")
+                logger.info(f"{name} {size:,} {engine}: {seconds:.2f} s")
     table = Table("set", "dimensions", "states", *engines, title="seconds for all states' neighbours")
     for name in options.sets:
         for size in options.sizes:
             here = [row for row in rows if row["set"] == name and row["states"] == size]
             table.add_row(name, str(here[0]["dimensions"]), f"{size:,}", *(f"{row['seconds']:.2f}" for row in here))
-    console.stdout().print(table)
+    stdout().print(table)
     if options.json:
         machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
         result = {"machine": machine, "device": jax.devices()[0].device_kind, "k": options.k}

@@ -23,15 +23,15 @@ import tyro
 from gymnasium.spaces import Box
 from rich.table import Table
 
-from trajstitch import console
+from trajstitch.cli.output import stdout
+from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.experiments.table_report import markdown
-from trajstitch.fit import fit
+from trajstitch.learning.fit import fit
 from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.policies.iql import IQL
 from trajstitch.policies.td3_bc import TD3BC
-from trajstitch.runs import command_line, machine, versions
-from trajstitch.training import CHUNK, Algorithm, start
-from trajstitch.trajectories import Metadata, Trajectories
+from trajstitch.policies.train import CHUNK, Algorithm, start
+from trajstitch.storage.runs import command_line, machine, versions
 
 TARGETS = {"bc": (BC(), 15, 15.0), "td3-bc": (TD3BC(), 5, 360.0), "iql": (IQL(), 5, 360.0)}
 """Algorithm, seeds, and the seconds its published number of steps may take on an H200."""
@@ -166,7 +166,7 @@ def main(config: Benchmark) -> None:
         measured = [json.loads(file.read_text()) for file in config.write_docs]
         Path("docs/results/policies.md").write_text(page(measured, config.note))
         return
-    given, out = data(config.transitions), console.stdout()
+    given, out = data(config.transitions), stdout()
     facts: dict[str, Any] = {"machine": machine(), "versions": versions(), "asked": command_line()}
     facts |= {"note": config.note, "rates": [], "full": []}
     if config.full:

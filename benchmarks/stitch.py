@@ -33,20 +33,21 @@ import numpy as np
 from rich.table import Table
 from scipy.spatial import KDTree
 
-from trajstitch import console
-from trajstitch.crowding import spread
+from trajstitch.benchmark.collect import Collect, collect
+from trajstitch.cli.output import stdout
+from trajstitch.data.trajectories import Trajectories
+from trajstitch.data.transitions import Scale, transitions
 from trajstitch.experiments.table_report import markdown
-from trajstitch.fit import begin, fit
-from trajstitch.graph import Judge, Models, Reach, build
+from trajstitch.learning.fit import begin, fit
 from trajstitch.models.value import TwinValue, Value, fit_value, values
-from trajstitch.neighbours import Near
-from trajstitch.passes import Rules, one_pass
-from trajstitch.paths import Paths
-from trajstitch.runs import Run, command_line, machine, versions
-from trajstitch.sets.collect import Collect, collect
-from trajstitch.stitching import PRESETS, fit_models
-from trajstitch.trajectories import Trajectories
-from trajstitch.transitions import Scale, transitions
+from trajstitch.progress import logger
+from trajstitch.stitching.capacity import spread
+from trajstitch.stitching.config import PRESETS, fit_models
+from trajstitch.stitching.graph import Judge, Models, Reach, build
+from trajstitch.stitching.greedy import Rules, one_pass
+from trajstitch.stitching.neighbours import Near
+from trajstitch.stitching.paths import Paths
+from trajstitch.storage.runs import Run, command_line, machine, versions
 
 TURNS = 5
 PAD = 64
@@ -106,7 +107,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         start = time.perf_counter()
         result = work()
         stages[name] = time.perf_counter() - start
-        console.log(f"{name}: {stages[name]:.2f} s")
+        logger.info(f"{name}: {stages[name]:.2f} s")
         return result
 
     data = timed("collect", lambda: collect(Collect(options.set, transitions=options.sizes[0])))
@@ -182,7 +183,7 @@ def show(rows: list[dict[str, Any]]) -> None:
     for title, *cells in zip(TITLES, *map(columns, rows), strict=True):
         if title not in ("set", "transitions"):
             table.add_row(title, *cells)
-    console.stdout().print(table)
+    stdout().print(table)
 
 
 def whole_run(folder: Path) -> list[str]:

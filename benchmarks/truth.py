@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from trajstitch import console, truth
+from trajstitch.benchmark.collect import Collect, collect
+from trajstitch.cli.output import stdout
+from trajstitch.evaluation import simulator_check as truth
 from trajstitch.experiments.table_picture import INK
 from trajstitch.experiments.table_report import markdown
-from trajstitch.graph import Reach, build
-from trajstitch.runs import command_line, machine, versions
-from trajstitch.sets.collect import Collect, collect
-from trajstitch.stitching import PRESETS, fit_models, improve, keys_of
+from trajstitch.stitching.config import PRESETS, fit_models, improve, keys_of
+from trajstitch.stitching.graph import Reach, build
+from trajstitch.storage.runs import command_line, machine, versions
 
 TASKS = ("hopper", "walker2d", "halfcheetah")
 GREEN, ORANGE = "#1a9e6e", "#d97706"
@@ -160,7 +161,7 @@ def main() -> None:
     table = Table(*HEAD, box=None, pad_edge=False)
     for one in sets:
         table.add_row(*row(one))
-    console.stdout().print(table)
+    stdout().print(table)
     facts = {name: getattr(options, name) for name in ("transitions", "preset", "seed", "steps")}
     facts |= {"asked": asked, "machine": machine(), "versions": versions(), "sets": sets}
     if options.json:

@@ -31,8 +31,8 @@ def write(folder: Path) -> None:
     from gymnasium.spaces import Box, Dict
 
     from trajstitch import save
-    from trajstitch.sets.collect import Collect, collect
-    from trajstitch.trajectories import Provenance
+    from trajstitch.benchmark.collect import Collect, collect
+    from trajstitch.data.trajectories import Provenance
 
     data = collect(Collect("hopper/medium-replay", transitions=4_000))
     space = Dict(

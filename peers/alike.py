@@ -16,8 +16,8 @@ import numpy as np
 from cell import TITLES, versions
 from measure import FOLDER, SETS, data_file
 
-from trajstitch import console
-from trajstitch.formats.atomic import replacing
+from trajstitch.progress import logger
+from trajstitch.storage.atomic import replacing
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def measure_alike(config: Alike) -> None:
     import theirs
 
     import trajstitch
-    from trajstitch.runs import machine
+    from trajstitch.storage.runs import machine
 
     path = data_file(config.data, config.set, config.transitions)
     theirs.quietly(1)
@@ -64,8 +64,8 @@ def differences(algorithm: str, data: Any, marks: tuple[int, ...]) -> list[dict[
     import jax
     import theirs
 
-    from trajstitch.fit import begin, fit
-    from trajstitch.training import POLICIES, start
+    from trajstitch.learning.fit import begin, fit
+    from trajstitch.policies.train import POLICIES, start
 
     method: Any = POLICIES[algorithm](steps=max(marks))
     peer = theirs.learner(algorithm, max(marks), 0, theirs.dataset(data))
@@ -86,7 +86,7 @@ def differences(algorithm: str, data: Any, marks: tuple[int, ...]) -> list[dict[
             ours = acted(state, samples)
             apart = spread(ours - peer.impl.predict_best_action(torch_array(samples.observation)).detach().numpy())
             rows.append({"updates": done, "apart": apart, "moved": spread(ours - first)})
-            console.log(f"{TITLES[algorithm]}, {done} updates: {apart:.1e} apart, moved {rows[-1]['moved']:.2f}")
+            logger.info(f"{TITLES[algorithm]}, {done} updates: {apart:.1e} apart, moved {rows[-1]['moved']:.2f}")
 
     fit(method, state, samples, every=1, title=TITLES[algorithm], each=their_turn)
     return rows

@@ -35,7 +35,7 @@ def hold_to(cores: list[int]) -> None:
 
 
 def versions() -> dict[str, str]:
-    from trajstitch import runs
+    from trajstitch.storage import runs
 
     found = runs.versions()
     for name in ("torch", "d3rlpy"):
@@ -51,9 +51,9 @@ def measured(cell: Cell, data_path: str, cores: int) -> list[dict[str, Any]]:
     import numpy as np
 
     import trajstitch
-    from trajstitch.evaluation import FIRST_SEED, Rollout, roll_out
-    from trajstitch.runs import machine
-    from trajstitch.scores import normalised
+    from trajstitch.evaluation.evaluate import FIRST_SEED, Rollout, roll_out
+    from trajstitch.evaluation.scores import normalised
+    from trajstitch.storage.runs import machine
 
     data = trajstitch.load(f"npz:{data_path}")
     facts, seen = data.metadata, data.observations[data.state_rows]
@@ -82,7 +82,7 @@ def trained(cell: Cell, data: Any, cores: int) -> list[Any]:
 
         theirs.quietly(cores)
         return [theirs.train(data, cell.algorithm, cell.steps, seed) for seed in cell.seeds]
-    from trajstitch.training import POLICIES, train
+    from trajstitch.policies.train import POLICIES, train
 
     seeds = range(cell.seeds[0], cell.seeds[-1] + 1)
     made = train(data, POLICIES[cell.algorithm](steps=cell.steps), len(seeds), seeds[0])

@@ -14,8 +14,8 @@ from typing import Any
 
 from cell import LIBRARIES, TITLES, Cell
 
-from trajstitch import console
-from trajstitch.formats.atomic import replacing
+from trajstitch.progress import logger
+from trajstitch.storage.atomic import replacing
 
 FOLDER = Path("build/peers")
 SETS = ("hopper/medium-expert", "walker2d/medium-replay")
@@ -73,14 +73,14 @@ def measure(config: Scores) -> bool:
         with replacing(config.to, force=True) as fresh:
             fresh.write_text(json.dumps(rows, indent=1) + "\n")
         shown = ", ".join(f"{row['score']:.1f}" for row in found)
-        console.log(f"{job}: {shown} ({sum(row['seconds'] for row in found):.0f} s)")
+        logger.info(f"{job}: {shown} ({sum(row['seconds'] for row in found):.0f} s)")
 
     jobs = missing(config, rows)
     for name in {job.cell.set for job in jobs}:
         data_file(config.data, name, config.transitions, config.processes)
     left = run(jobs, config.processes, deadline, finished)
     for job in left:
-        console.log(f"not done: {job}")
+        logger.info(f"not done: {job}")
     return not left
 
 
@@ -112,7 +112,7 @@ def data_path(folder: Path, name: str, transitions: int) -> Path:
 def data_file(folder: Path, name: str, transitions: int, processes: int | None = None) -> Path:
     """The set as a file, the same for both libraries."""
     from trajstitch import save
-    from trajstitch.sets.collect import Collect, collect
+    from trajstitch.benchmark.collect import Collect, collect
 
     path = data_path(folder, name, transitions)
     if not path.exists():

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trajstitch.errors import InputError
+from trajstitch.evaluation.scores import Interval, Summary, probability_of_improvement
 from trajstitch.experiments.table_report import markdown, probability
 from trajstitch.experiments.table_scores import verdict as against_chance
-from trajstitch.formats.atomic import replacing
-from trajstitch.scores import Interval, Summary, probability_of_improvement
+from trajstitch.storage.atomic import replacing
 
 TITLES = {"bc": "BC", "td3-bc": "TD3+BC", "iql": "IQL"}
 FOLDER = Path("build/peers")

@@ -10,8 +10,8 @@ from typing import Any
 from cell import TITLES, hold_to, versions
 from measure import FOLDER, SETS, all_cores, data_file
 
-from trajstitch import console
-from trajstitch.formats.atomic import replacing
+from trajstitch.progress import logger
+from trajstitch.storage.atomic import replacing
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ def measure_speed(config: Speed) -> None:
     import theirs
 
     import trajstitch
-    from trajstitch.runs import machine
+    from trajstitch.storage.runs import machine
 
     if len(cores) < config.cores:
-        console.log(f"only {len(cores)} of {config.cores} cores are here")
+        logger.info(f"only {len(cores)} of {config.cores} cores are here")
     theirs.quietly(len(cores))
     data = trajstitch.load(f"npz:{path}")
     rows = theirs.dataset(data)
@@ -77,8 +77,8 @@ def alternated(config: Speed, algorithm: str, data: Any, rows: Any, cores: int) 
     import theirs
     import torch
 
-    from trajstitch.fit import fit
-    from trajstitch.training import POLICIES, start
+    from trajstitch.learning.fit import fit
+    from trajstitch.policies.train import POLICIES, start
 
     rounds = config.rounds + 1
     method: Any = POLICIES[algorithm](steps=rounds * config.ours)
@@ -95,7 +95,7 @@ def alternated(config: Speed, algorithm: str, data: Any, rows: Any, cores: int) 
             theirs.fit(peer, rows, config.theirs)
             rates[str(threads)].append(config.theirs / (time.perf_counter() - begun))
         shown = ", ".join(f"{name} {values[-1]:.0f}" for name, values in rates.items())
-        console.log(f"{TITLES[algorithm]}, updates/s: {shown}{' (warm-up)' if len(rates['ours']) == 1 else ''}")
+        logger.info(f"{TITLES[algorithm]}, updates/s: {shown}{' (warm-up)' if len(rates['ours']) == 1 else ''}")
         begun = time.perf_counter()
 
     samples = method.problem(data).samples

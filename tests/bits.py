@@ -72,7 +72,7 @@ def reduced(config: Any) -> Any:
     """The config with fewer gradient steps, and small networks, wherever they stand."""
     if isinstance(config, dict):
         return {name: reduced(value) for name, value in config.items()}
-    if not is_dataclass(config):
+    if not is_dataclass(config) or isinstance(config, type):
         return config
     small: dict[str, Any] = {"steps": STEPS, "value_steps": STEPS, "patience": STEPS, "hidden": (32, 32)}
     found = {item.name: getattr(config, item.name) for item in fields(config)}

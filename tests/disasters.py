@@ -13,7 +13,7 @@ from textwrap import dedent
 import numpy as np
 import pytest
 
-from trajstitch.trajectories import Trajectories
+from trajstitch.data.trajectories import Trajectories
 
 
 def two_megabytes() -> Trajectories:
@@ -44,7 +44,7 @@ def kill_while_saving(uri: str, signal: Signals) -> None:
     """Save to `uri` with --force, and send the signal when part of the data is in the file."""
     code = """
         from contextlib import contextmanager
-        from trajstitch import console
+        from trajstitch.formats import d4rl, episodes
 
         @contextmanager
         def progress(*_):
@@ -53,7 +53,7 @@ def kill_while_saving(uri: str, signal: Signals) -> None:
                 input()
             yield advance
 
-        console.progress = progress
+        d4rl.progress = episodes.progress = progress
         formats.save(data, uri, force=True)
     """
     process = _start(code, uri, stdin=subprocess.PIPE)

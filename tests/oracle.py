@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trajstitch.trajectories import Trajectories
+from trajstitch.data.trajectories import Trajectories
 
 
 @dataclass

@@ -6,7 +6,7 @@ s' = s + 0.1 a + 0.01 n with a = clip(−s + 0.3 m, ±1), r = s'₀ − 0.1 ‖a
 import numpy as np
 from gymnasium.spaces import Box
 
-from trajstitch.trajectories import Metadata, Trajectories
+from trajstitch.data.trajectories import Metadata, Trajectories
 
 NOISE = 0.01
 SPREAD = 0.3

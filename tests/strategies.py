@@ -7,9 +7,9 @@ from gymnasium import Space
 from gymnasium.spaces import Box, Dict
 from hypothesis import strategies as st
 
-from trajstitch import spaces
-from trajstitch.environments import spec_json
-from trajstitch.trajectories import Metadata, Provenance, Trajectories
+from trajstitch.data import spaces
+from trajstitch.data.environments import spec_json
+from trajstitch.data.trajectories import Metadata, Provenance, Trajectories
 
 FLOATS = (np.float32, np.float64)
 ENDS = ("terminated", "truncated", "neither", "both")

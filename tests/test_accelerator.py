@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trajstitch import accelerator
+from trajstitch.learning import accelerator
 
 SAY = "import os, trajstitch; print(os.environ.get('JAX_COMPILATION_CACHE_DIR'))"
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 
 from strategies import trajectories
-from trajstitch import checks, spaces
-from trajstitch.checks import check
-from trajstitch.trajectories import Finding, Metadata, Trajectories, concatenate
+from trajstitch.data import checks, spaces
+from trajstitch.data.checks import check
+from trajstitch.data.trajectories import Finding, Metadata, Trajectories, concatenate
 
 EPISODES, LENGTH = 4, 5
 STEPS = EPISODES * LENGTH

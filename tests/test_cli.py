@@ -15,9 +15,9 @@ import pytest
 
 import trajstitch
 from trajstitch import cli
+from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import require_free, save
-from trajstitch.trajectories import Trajectories
 
 
 def small(episodes: int = 3, length: int = 5, seed: int = 0) -> Trajectories:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trajstitch import sets
-from trajstitch.environments import environment_id, normalised
+from trajstitch.benchmark import sets
+from trajstitch.benchmark.collect import LANES, Collect, Part, _pieces, clean_episodes, collect, recipe
+from trajstitch.benchmark.ladder import TASKS, act, load_ladder
+from trajstitch.benchmark.lanes import Lanes
+from trajstitch.data.environments import environment_id, normalised
 from trajstitch.errors import InputError
-from trajstitch.sets.collect import LANES, Collect, Part, _pieces, clean_episodes, collect, recipe
-from trajstitch.sets.ladder import TASKS, act, load_ladder
-from trajstitch.sets.lanes import Lanes
 
 
 @pytest.mark.parametrize("name", ["hopper/medium-replay", "hopper/noisy-expert-10"])

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trajstitch import crowding
-from trajstitch.crowding import Ways, _place_in_queue, spread, visits
-from trajstitch.graph import Judge, Reach, build
-from trajstitch.neighbours import Near
-from trajstitch.passes import Rules, rebuild
-from trajstitch.paths import Paths
-from trajstitch.plan import Plan, Problem, plan, solve
+from trajstitch.stitching import capacity as crowding
+from trajstitch.stitching.capacity import Ways, _place_in_queue, spread, visits
+from trajstitch.stitching.graph import Judge, Reach, build
+from trajstitch.stitching.greedy import Rules, rebuild
+from trajstitch.stitching.neighbours import Near
+from trajstitch.stitching.paths import Paths
+from trajstitch.stitching.planning import Plan, Problem, plan, solve
 from worlds import models, random_data
 
 

@@ -23,10 +23,11 @@ from disasters import (
     two_megabytes,
 )
 from strategies import trajectories
-from trajstitch import environments, formats
+from trajstitch import formats
+from trajstitch.data import environments
+from trajstitch.data.trajectories import Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import d4rl, rows
-from trajstitch.trajectories import Metadata, Provenance, Trajectories
 
 
 def v2() -> dict[str, Any]:
@@ -162,10 +163,11 @@ def test_no_row_ends_twice_for_readers_that_refuse_that(tmp_path: Path) -> None:
     assert d4rl.load(str(tmp_path / "ours.hdf5")).equals(both)
 
 
-def test_episodes_without_steps_are_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_episodes_without_steps_are_left_out_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "trajstitch")
     data = small(observations=np.arange(16.0).reshape(8, 2), offsets=np.array([0, 2, 2, 5]))
     d4rl.save(data, str(tmp_path / "ours.hdf5"), force=False)
-    assert "1 episodes without a step are left out" in capsys.readouterr().err
+    assert "1 episodes without a step are left out" in caplog.text
     assert d4rl.load(str(tmp_path / "ours.hdf5")).equals(data[[0, 2]])
 
 

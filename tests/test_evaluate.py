@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict
 
-from trajstitch import spaces
-from trajstitch.environments import spec_json
+from trajstitch.benchmark import rollout
+from trajstitch.data import spaces
+from trajstitch.data.environments import spec_json
+from trajstitch.data.trajectories import Metadata
 from trajstitch.errors import InputError
-from trajstitch.evaluation import FIRST_SEED, evaluate, film, flat
+from trajstitch.evaluation.evaluate import FIRST_SEED, evaluate, film, flat
 from trajstitch.policies.policy import Policy, Units
-from trajstitch.sets import rollout
-from trajstitch.trajectories import Metadata
 
 PENDULUM = Metadata("pendulum", environment=spec_json("Pendulum-v1"))
 

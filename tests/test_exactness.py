@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracle import Oracle, Path
-from trajstitch import passes
-from trajstitch.graph import Judge, Reach, StitchGraph, build
-from trajstitch.neighbours import Near
-from trajstitch.passes import Rules, one_pass
-from trajstitch.paths import Paths
-from trajstitch.trajectories import Provenance, Trajectories
-from trajstitch.transitions import Scale
-from trajstitch.walk import Walks
+from trajstitch.data.trajectories import Provenance, Trajectories
+from trajstitch.data.transitions import Scale
+from trajstitch.stitching import greedy as passes
+from trajstitch.stitching.graph import Judge, Reach, StitchGraph, build
+from trajstitch.stitching.greedy import Rules, one_pass
+from trajstitch.stitching.neighbours import Near
+from trajstitch.stitching.paths import Paths
+from trajstitch.stitching.walk import Walks
 from worlds import models, random_data
 
 

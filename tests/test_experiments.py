@@ -5,8 +5,8 @@ import json
 import pytest
 
 from test_stitching import SMALL
-from trajstitch import stitching
 from trajstitch.experiments import demo
+from trajstitch.stitching import config as stitching
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trajstitch.errors import InputError
-from trajstitch.fit import Objective, State, begin, fit, member
-from trajstitch.models.mlp import MLP
-from trajstitch.pool import SMALLEST, Ranges, end_to_end, usual_size
+from trajstitch.learning.buffer import SMALLEST, Ranges, end_to_end, usual_size
+from trajstitch.learning.fit import Objective, State, begin, fit, member
+from trajstitch.learning.networks import MLP
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def test_objectives_alternate_and_targets_follow():
 
 
 def test_equal_configs_and_other_numbers_of_rows_share_one_compiled_loop():
-    from trajstitch.fit import _chunk
+    from trajstitch.learning.fit import _chunk
 
     algorithm = Regression()
     fit(algorithm, start(algorithm), line(1100), every=40)

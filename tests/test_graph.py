@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trajstitch import graph as graphs
-from trajstitch.graph import Models, Reach, StitchGraph, build
-from trajstitch.neighbours import Near
+from trajstitch.stitching import graph as graphs
+from trajstitch.stitching.graph import Models, Reach, StitchGraph, build
+from trajstitch.stitching.neighbours import Near
 from worlds import models, random_data
 
 NEAR = Near(k=6)

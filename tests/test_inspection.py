@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from strategies import trajectories
-from trajstitch import spaces
-from trajstitch.environments import spec_json
-from trajstitch.inspection import chart, inspect, render
-from trajstitch.trajectories import Finding, Metadata, Provenance, Trajectories
+from trajstitch.data import spaces
+from trajstitch.data.environments import spec_json
+from trajstitch.data.summary import chart, inspect, render
+from trajstitch.data.trajectories import Finding, Metadata, Provenance, Trajectories
 
 
 def hopper() -> Trajectories:

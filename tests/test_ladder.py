@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from trajstitch.errors import InputError
-from trajstitch.policies.td3 import TD3
-from trajstitch.sets.expert import Expert, build_ladder, choose, expert
-from trajstitch.sets.ladder import (
+from trajstitch.benchmark.expert import Expert, build_ladder, choose, expert
+from trajstitch.benchmark.ladder import (
     SHIPPED,
     TASKS,
     Checkpoint,
@@ -26,9 +24,11 @@ from trajstitch.sets.ladder import (
     rounded,
     save_ladder,
 )
-from trajstitch.sets.ladder_report import ladder_report, write_report
-from trajstitch.sets.rollout import Environment, Exploration, environment, evaluate, explorer
-from trajstitch.sets.training_run import TrainingRun
+from trajstitch.benchmark.ladder_report import ladder_report, write_report
+from trajstitch.benchmark.rollout import Environment, Exploration, environment, evaluate, explorer
+from trajstitch.benchmark.training_run import TrainingRun
+from trajstitch.errors import InputError
+from trajstitch.policies.td3 import TD3
 
 TINY = TD3(hidden=(8, 8), batch_size=8, start_steps=40)
 
@@ -200,7 +200,7 @@ def test_training_keeps_every_checkpoint_and_leaves_nothing_else(finished: Path)
 def test_killed_run_resumes_to_the_same_bits(finished: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
-        "from test_ladder import TINY, tiny; from trajstitch.sets.expert import expert;"
+        "from test_ladder import TINY, tiny; from trajstitch.benchmark.expert import expert;"
         "expert(tiny(Path(sys.argv[2])), TINY)"
     )
     folder = tmp_path / "killed"
@@ -280,5 +280,5 @@ def test_report_names_aims_machine_and_every_checkpoint(ladder: Ladder, tmp_path
 
 
 def test_processes_that_play_never_import_jax() -> None:
-    code = "import sys, trajstitch.sets.rollout, trajstitch.sets.expert; sys.exit('jax' in sys.modules)"
+    code = "import sys, trajstitch.benchmark.rollout, trajstitch.benchmark.expert; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -31,11 +31,12 @@ from disasters import (
     two_megabytes,
 )
 from strategies import trajectories
-from trajstitch import environments, formats, spaces
-from trajstitch.environments import spec_json
+from trajstitch import formats
+from trajstitch.data import environments, spaces
+from trajstitch.data.environments import spec_json
+from trajstitch.data.trajectories import Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import episodes, minari
-from trajstitch.trajectories import Metadata, Provenance, Trajectories
 
 ID = "lab/hopper/tiny-v0"
 
@@ -212,8 +213,8 @@ def test_mujoco_is_not_needed(minari_store: Path) -> None:
 import sys
 sys.modules["mujoco"] = None
 sys.path.insert(0, "tests")
-from trajstitch.environments import spec_json
-from trajstitch.trajectories import Metadata
+from trajstitch.data.environments import spec_json
+from trajstitch.data.trajectories import Metadata
 from test_minari import ID, small
 from trajstitch.formats import minari
 import minari as library

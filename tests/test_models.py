@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from point import NOISE, SPREAD, collect
-from trajstitch.fit import member
+from trajstitch.data.trajectories import Trajectories, concatenate
+from trajstitch.data.transitions import hold_out
+from trajstitch.learning.fit import member
 from trajstitch.models.dynamics import Dynamics, fit_dynamics
 from trajstitch.models.forward import ForwardDynamics, fit_forward, judged
 from trajstitch.models.inverse import InverseDynamics, fit_inverse
 from trajstitch.models.reward import GenerativeReward, RegressionReward, fit_reward
 from trajstitch.models.value import TwinValue, discounted_returns, fit_value, ranking, values
-from trajstitch.trajectories import Trajectories, concatenate
-from trajstitch.transitions import hold_out
 
 KEY = jax.random.key(0)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trajstitch.errors import InputError
-from trajstitch.neighbours import Near, alike, neighbours, squared_distance
+from trajstitch.stitching.neighbours import Near, alike, neighbours, squared_distance
 
 ENGINES = ("tree", "flat", "accelerator")
 
@@ -97,7 +97,7 @@ def test_the_accelerator_works_in_tiles_and_groups(monkeypatch):
     states = random.normal(size=(3001, 3)).astype(np.float32)
     group = np.arange(3001) // 50
     expected = neighbours(states, group, Near(k=3, method="tree"))
-    monkeypatch.setattr("trajstitch.neighbours.TILE", 1024)
+    monkeypatch.setattr("trajstitch.stitching.neighbours.TILE", 1024)
     assert listed(neighbours(states, group, Near(k=3, method="accelerator"))) == listed(expected)
 
 
@@ -108,7 +108,8 @@ def test_own_episode_never_counts_even_when_it_crowds_out_all_others():
     assert listed(found)[:200] == [[200, 201]] * 200
 
 
-def test_approximate_index_keeps_its_recall_and_says_so(capsys):
+def test_approximate_index_keeps_its_recall_and_says_so(caplog):
+    caplog.set_level("INFO", "trajstitch")
     random = np.random.default_rng(0)
     states = random.normal(size=(4000, 6)).astype(np.float32)
     group = np.repeat(np.arange(40), 100)
@@ -116,7 +117,7 @@ def test_approximate_index_keeps_its_recall_and_says_so(capsys):
     found = neighbours(states, group, Near(k=8, method="approximate"))
     shared = [len(set(a) & set(b)) / len(a) for a, b in zip(listed(exact), listed(found), strict=True)]
     assert np.mean(shared) > 0.985
-    assert "recall" in capsys.readouterr().err
+    assert "recall" in caplog.text
 
 
 def test_pairs_of_several_rows():

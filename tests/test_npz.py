@@ -14,9 +14,9 @@ from hypothesis import given
 
 from strategies import trajectories
 from trajstitch import formats
+from trajstitch.data.trajectories import Finding, Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import npz
-from trajstitch.trajectories import Finding, Metadata, Provenance, Trajectories
 
 ROWS = 6
 

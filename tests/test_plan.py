@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trajstitch.errors import InputError
-from trajstitch.graph import Judge, Models, Reach, build
-from trajstitch.neighbours import Near
-from trajstitch.passes import Rules, rebuild
-from trajstitch.paths import Paths
-from trajstitch.plan import Plan, Problem, evaluate, plan, slope
+from trajstitch.stitching.graph import Judge, Models, Reach, build
+from trajstitch.stitching.greedy import Rules, rebuild
+from trajstitch.stitching.neighbours import Near
+from trajstitch.stitching.paths import Paths
+from trajstitch.stitching.planning import Plan, Problem, evaluate, plan, slope
 from worlds import models, random_data
 
 

@@ -17,17 +17,17 @@ import pytest
 from gymnasium.spaces import Box
 
 from point import collect
+from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.errors import InputError
-from trajstitch.fit import State, fit
+from trajstitch.learning.fit import State, fit
 from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.policies.bc import Sample as BCSample
 from trajstitch.policies.iql import IQL
 from trajstitch.policies.policy import Policy, Units, load_policies, load_policy, save_policies
-from trajstitch.policies.samples import Sizes, units
 from trajstitch.policies.td3_bc import TD3BC
-from trajstitch.runs import Run, tensors_of
-from trajstitch.training import POLICIES, Algorithm, exported, start, train
-from trajstitch.trajectories import Metadata, Trajectories
+from trajstitch.policies.train import POLICIES, Algorithm, exported, start, train
+from trajstitch.policies.training_data import Sizes, units
+from trajstitch.storage.runs import Run, tensors_of
 
 LOW, HIGH = -2.0, 4.0
 SPACE = Metadata("one-step", action_space=Box(LOW, HIGH, (1,), np.float32))

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trajstitch.quality import foretold
-from trajstitch.stitching import Stitching, one_quality, stitch
-from trajstitch.trajectories import Trajectories, concatenate
-from trajstitch.transitions import in_sight
+from trajstitch.data.trajectories import Trajectories, concatenate
+from trajstitch.data.transitions import in_sight
+from trajstitch.stitching.config import Stitching, one_quality, stitch
+from trajstitch.stitching.predictability import foretold
 
 
 def walks(skills: np.ndarray, luck: float, length: int = 40) -> Trajectories:

@@ -8,8 +8,7 @@ import pytest
 
 from point import collect
 from test_stitching import GREEDY, SMALL
-from trajstitch import stitch_run, stitching
-from trajstitch.environments import REFERENCE
+from trajstitch.data.environments import REFERENCE
 from trajstitch.errors import InputError
 from trajstitch.experiments import table
 from trajstitch.experiments.table import Measure, Measurement
@@ -20,7 +19,9 @@ from trajstitch.experiments.table_work import Clock, OutOfTimeError, Work
 from trajstitch.formats.npz import load
 from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.policies.policy import Policy, load_policies
-from trajstitch.training import train
+from trajstitch.policies.train import train
+from trajstitch.stitching import config as stitching
+from trajstitch.stitching import pipeline as stitch_run
 
 HOPPER = "hopper/medium-replay"
 CALL = {"commit": "abc", "command": "measure", "machine": "one core", "versions": {"python": "3.13"}}

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import rows
 from trajstitch.formats.rows import from_rows
-from trajstitch.trajectories import Metadata, Trajectories
 
 METADATA = Metadata(source="npz:log.npz")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from trajstitch.errors import InputError
-from trajstitch.runs import Run
+from trajstitch.storage.runs import Run
 
 
 class Model(eqx.Module):

@@ -7,9 +7,15 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu, trim_mean
 
-from trajstitch.environments import REFERENCE, reference
-from trajstitch.scores import Summary, interquartile_mean, last_and_best, normalised, probability_of_improvement
-from trajstitch.trajectories import Metadata
+from trajstitch.data.environments import REFERENCE, reference
+from trajstitch.data.trajectories import Metadata
+from trajstitch.evaluation.scores import (
+    Summary,
+    interquartile_mean,
+    last_and_best,
+    normalised,
+    probability_of_improvement,
+)
 
 
 def test_score_0_is_random_and_100_is_expert() -> None:

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from trajstitch.environments import spec_json
+from trajstitch.benchmark.collect import Collect, collect
+from trajstitch.benchmark.ladder import TASKS
+from trajstitch.data.environments import spec_json
+from trajstitch.data.trajectories import Metadata
 from trajstitch.errors import InputError
-from trajstitch.sets.collect import Collect, collect
-from trajstitch.sets.ladder import TASKS
-from trajstitch.simulator import replay
-from trajstitch.trajectories import Metadata
+from trajstitch.evaluation.simulator import replay
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -10,8 +10,10 @@ import pytest
 import trajstitch
 from point import collect
 from test_stitching import GREEDY, SMALL
-from trajstitch import cli, formats, stitch_run, stitching
+from trajstitch import cli, formats
 from trajstitch.formats import save
+from trajstitch.stitching import config as stitching
+from trajstitch.stitching import pipeline as stitch_run
 
 COLD = replace(GREEDY, value=replace(GREEDY.value, warm_steps=None), sample_latents=True)
 TARGETS = ["npz:{}/better.npz", "d4rl:{}/better.hdf5", "table:{}/better.parquet", "minari:test/better-v0"]

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from point import collect
+from trajstitch.data.transitions import in_sight
 from trajstitch.errors import InputError
-from trajstitch.graph import Reach
 from trajstitch.models.dynamics import Dynamics
 from trajstitch.models.forward import ForwardDynamics
 from trajstitch.models.inverse import InverseDynamics
 from trajstitch.models.reward import RegressionReward
 from trajstitch.models.value import TwinValue
-from trajstitch.neighbours import Near
-from trajstitch.passes import Rules
-from trajstitch.plan import Plan
-from trajstitch.stitching import PRESETS, Stitching, preset_for, stitch
-from trajstitch.transitions import in_sight
+from trajstitch.stitching.config import PRESETS, Stitching, preset_for, stitch
+from trajstitch.stitching.graph import Reach
+from trajstitch.stitching.greedy import Rules
+from trajstitch.stitching.neighbours import Near
+from trajstitch.stitching.planning import Plan
 
 SMALL = Stitching(
     dynamics=Dynamics(members=2, keep=2, hidden=(16,), learning_rate=3e-3, steps=500, patience=500),

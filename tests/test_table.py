@@ -18,11 +18,11 @@ from hypothesis import given
 
 from strategies import trajectories
 from trajstitch import formats
+from trajstitch.data.trajectories import Finding, Provenance, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import table
 from trajstitch.formats.spellings import SPELLINGS
 from trajstitch.formats.table import Columns
-from trajstitch.trajectories import Finding, Provenance, Trajectories
 
 LOG = """\
 episode,step,obs_x,obs_v,action_force,reward,terminated,truncated

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from trajstitch.benchmark.ladder import act
+from trajstitch.benchmark.learner import Learner
+from trajstitch.benchmark.rollout import Environment, unflatten
 from trajstitch.policies.td3 import TD3, Batch
-from trajstitch.sets.ladder import act
-from trajstitch.sets.learner import Learner
-from trajstitch.sets.rollout import Environment, unflatten
 
 SMALL = TD3(hidden=(16, 16), batch_size=32)
 TASK = Environment("Pendulum-v1", 3, (2.0,))

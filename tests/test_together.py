@@ -9,15 +9,15 @@ from point import collect
 from test_policies import one_step
 from test_stitching import GREEDY, SMALL
 from trajstitch.errors import InputError
-from trajstitch.graph import build
-from trajstitch.paths import Paths
+from trajstitch.learning.buffer import usual_size
 from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.policies.iql import IQL
 from trajstitch.policies.policy import Policy
 from trajstitch.policies.td3_bc import TD3BC
-from trajstitch.pool import usual_size
-from trajstitch.stitching import Course, Ground, fit_models, improve, improve_together, keys_of, stitch
-from trajstitch.training import train, train_together
+from trajstitch.policies.train import train, train_together
+from trajstitch.stitching.config import Course, Ground, fit_models, improve, improve_together, keys_of, stitch
+from trajstitch.stitching.graph import build
+from trajstitch.stitching.paths import Paths
 
 SETS = [collect(episodes, 20, seed) for episodes, seed in ((10, 0), (3, 1), (70, 2))]
 BRIEF = {
@@ -96,7 +96,7 @@ def test_a_course_that_is_behind_the_others_catches_up():
 
 
 def test_passes_share_one_compiled_loop():
-    from trajstitch.fit import _chunk
+    from trajstitch.learning.fit import _chunk
 
     data = collect(episodes=36, length=30)
     models, _ = fit_models(GREEDY, data, keys_of(0)[0])

@@ -12,15 +12,16 @@ import pytest
 
 import trajstitch
 from test_policies import chain, one_step
-from trajstitch import cli, training
-from trajstitch.environments import spec_json
+from trajstitch import cli
+from trajstitch.data.environments import spec_json
+from trajstitch.data.trajectories import Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
+from trajstitch.evaluation.off_policy import FittedQ, action_errors, estimated_returns, unseen
 from trajstitch.formats import save
-from trajstitch.off_policy import FittedQ, action_errors, estimated_returns, unseen
+from trajstitch.policies import train as training
 from trajstitch.policies.bc import BC, WeightedBC
-from trajstitch.tensors import read_tensors
-from trajstitch.training import divided, exported, schedule, start, train
-from trajstitch.trajectories import Metadata, Provenance, Trajectories
+from trajstitch.policies.train import divided, exported, schedule, start, train
+from trajstitch.storage.tensors import read_tensors
 
 TINY = ("--steps", "40", "--hidden", "8", "8", "--batch-size", "16", "--seeds", "2")
 

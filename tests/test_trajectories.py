@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies import trajectories
+from trajstitch.data.trajectories import Metadata, Provenance, Trajectories, concatenate
 from trajstitch.errors import InputError
-from trajstitch.trajectories import Metadata, Provenance, Trajectories, concatenate
 
 ARRAYS = ("observations", "actions", "rewards", "terminated", "truncated", "offsets")
 

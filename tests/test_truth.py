@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trajstitch.sets.collect import Collect, collect
-from trajstitch.trajectories import Provenance, Trajectories
-from trajstitch.truth import _by, _correlation, of_stitched
+from trajstitch.benchmark.collect import Collect, collect
+from trajstitch.data.trajectories import Provenance, Trajectories
+from trajstitch.evaluation.simulator_check import _by, _correlation, of_stitched
 
 
 @pytest.fixture(scope="module")

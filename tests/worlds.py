@@ -5,13 +5,13 @@ from functools import cache
 import jax
 import numpy as np
 
-from trajstitch.graph import Models
+from trajstitch.data.trajectories import Trajectories
+from trajstitch.data.transitions import Scale
 from trajstitch.models.dynamics import Dynamics
 from trajstitch.models.forward import ForwardDynamics
 from trajstitch.models.inverse import InverseDynamics
 from trajstitch.models.reward import GenerativeReward
-from trajstitch.trajectories import Trajectories
-from trajstitch.transitions import Scale
+from trajstitch.stitching.graph import Models
 
 LARGEST = 40
 """Nodes of every random data set: of one size, so that nothing compiles twice."""

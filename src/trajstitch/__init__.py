@@ -9,37 +9,37 @@ trajstitch.save(data.best(0.1), "d4rl:best.hdf5")
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from trajstitch.accelerator import keep_programs
+from trajstitch.learning.accelerator import keep_programs
 
 if TYPE_CHECKING:
+    from trajstitch.benchmark.collect import Collect, collect
+    from trajstitch.data.summary import inspect
+    from trajstitch.data.trajectories import Metadata, Provenance, Trajectories, concatenate
     from trajstitch.errors import InputError
-    from trajstitch.evaluation import evaluate
+    from trajstitch.evaluation.evaluate import evaluate
     from trajstitch.formats import load, save
-    from trajstitch.inspection import inspect
     from trajstitch.policies.policy import Policy, load_policy
-    from trajstitch.sets.collect import Collect, collect
-    from trajstitch.stitching import stitch
-    from trajstitch.training import train, train_together
-    from trajstitch.trajectories import Metadata, Provenance, Trajectories, concatenate
+    from trajstitch.policies.train import train, train_together
+    from trajstitch.stitching.config import stitch
 
 # Looked up on first use, so that `trajstitch --help` and worker processes import only what they need.
 _HOME = {
     "InputError": "errors",
-    "evaluate": "evaluation",
+    "evaluate": "evaluation.evaluate",
     "load": "formats",
     "save": "formats",
-    "inspect": "inspection",
+    "inspect": "data.summary",
     "Policy": "policies.policy",
     "load_policy": "policies.policy",
-    "Collect": "sets.collect",
-    "collect": "sets.collect",
-    "Metadata": "trajectories",
-    "Provenance": "trajectories",
-    "Trajectories": "trajectories",
-    "concatenate": "trajectories",
-    "stitch": "stitching",
-    "train": "training",
-    "train_together": "training",
+    "Collect": "benchmark.collect",
+    "collect": "benchmark.collect",
+    "Metadata": "data.trajectories",
+    "Provenance": "data.trajectories",
+    "Trajectories": "data.trajectories",
+    "concatenate": "data.trajectories",
+    "stitch": "stitching.config",
+    "train": "policies.train",
+    "train_together": "policies.train",
 }
 
 __all__ = [

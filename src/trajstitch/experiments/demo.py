@@ -15,12 +15,13 @@ import tyro
 from rich.table import Table
 from tyro.conf import Positional
 
-from trajstitch import console, formats
-from trajstitch.formats.atomic import replacing
-from trajstitch.inspection import inspect, render
-from trajstitch.runs import machine, versions
-from trajstitch.scores import Summary, normalised
-from trajstitch.trajectories import Trajectories
+from trajstitch import formats
+from trajstitch.cli.output import stdout
+from trajstitch.data.summary import inspect, render
+from trajstitch.data.trajectories import Trajectories
+from trajstitch.evaluation.scores import Summary, normalised
+from trajstitch.storage.atomic import replacing
+from trajstitch.storage.runs import machine, versions
 
 PAGE = Path("docs/results/demo.md")
 POLICIES = {"bc": "BC", "top": "BC of the best 10 %"}
@@ -47,15 +48,15 @@ class Run:
 
 
 def run(config: Run) -> None:
-    from trajstitch.evaluation import evaluate
+    from trajstitch.benchmark.collect import Collect, collect
+    from trajstitch.evaluation.evaluate import evaluate
     from trajstitch.policies.bc import BC
-    from trajstitch.sets.collect import Collect, collect
-    from trajstitch.stitching import stitch
-    from trajstitch.training import train
+    from trajstitch.policies.train import train
+    from trajstitch.stitching.config import stitch
 
     start = time.monotonic()
     logged = collect(Collect(config.set, config.transitions, config.seed))
-    render(inspect(logged), console.stdout())
+    render(inspect(logged), stdout())
     stitched = stitch(logged, "quick", config.seed)
     data = {"logged": logged, "stitched": stitched}
     formats.save(logged, f"npz:{config.to / 'logged.npz'}", force=True)
@@ -82,7 +83,7 @@ def run(config: Run) -> None:
 
 
 def show(facts: dict[str, Any], folder: Path) -> None:
-    out = console.stdout()
+    out = stdout()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("score (0 random, 100 expert)", "logged", "stitched"):
         table.add_column(name, justify="left" if "(" in name else "right", no_wrap=True)

@@ -24,19 +24,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tyro
 
-from trajstitch import console, sets
+from trajstitch.benchmark import sets
 from trajstitch.errors import InputError
+from trajstitch.evaluation.scores import Summary, normalised
 from trajstitch.experiments.table_report import Report, report
 from trajstitch.experiments.table_results import METHODS, TWELVE, Cell, Results, Row, digest, scores, this_call
-from trajstitch.scores import Summary, normalised
-from trajstitch.stitching import PRESETS, Preset
+from trajstitch.progress import logger
+from trajstitch.stitching.config import PRESETS, Preset
 
 if TYPE_CHECKING:
+    from trajstitch.benchmark.collect import Collect
+    from trajstitch.data.trajectories import Metadata, Trajectories
     from trajstitch.policies.policy import Policy
-    from trajstitch.sets.collect import Collect
-    from trajstitch.stitch_run import Stitched
-    from trajstitch.training import Algorithm
-    from trajstitch.trajectories import Metadata, Trajectories
+    from trajstitch.policies.train import Algorithm
+    from trajstitch.stitching.pipeline import Stitched
 
 EVALUATION_SECONDS = 5.0
 """What a cell's evaluation takes, until one has been seen; a training stops in time for its own."""
@@ -88,12 +89,12 @@ class Measure:
                 raise InputError(f"--{name} must be at least 1, not {value}")
 
     def collection(self, name: str) -> "Collect":
-        from trajstitch.sets.collect import Collect
+        from trajstitch.benchmark.collect import Collect
 
         return Collect(name, self.transitions, self.seed)
 
     def algorithm(self, method: str) -> "Algorithm":
-        from trajstitch.training import POLICIES
+        from trajstitch.policies.train import POLICIES
 
         made = POLICIES[METHODS[method].policy]()
         names = [name for name in ("steps", "value_steps") if hasattr(made, name)]
@@ -163,7 +164,7 @@ class Measurement:
 
         Set by set otherwise, so that the first keeps the accelerator busy while the next is collected.
         """
-        from trajstitch.sets.rollout import environment
+        from trajstitch.benchmark.rollout import environment
 
         def sizes(name: str) -> tuple[int, int]:
             made = environment(sets.built_in(name).task)
@@ -183,9 +184,9 @@ class Measurement:
         try:
             do()
         except OutOfTimeError as late:
-            console.log(str(late))
+            logger.info(str(late))
         except Exception:
-            console.log(f"{what}: failed\n{traceback.format_exc()}")
+            logger.info(f"{what}: failed\n{traceback.format_exc()}")
             self.failed.append(what)
 
     def collect(self, job: list[Cell]) -> None:
@@ -248,7 +249,7 @@ class Measurement:
 
     def about(self, stitched: "Stitched", asked: "Collect") -> Row:
         """What stitching did to a data set, and what the simulator says of it."""
-        from trajstitch.truth import of_stitched
+        from trajstitch.evaluation.simulator_check import of_stitched
 
         before, after, passes = stitched.before, stitched.after, stitched.passes
         assert after.provenance is not None
@@ -282,7 +283,7 @@ class Measurement:
 
     def evaluate(self, policies: "dict[Cell, list[Policy]]", metadata: "Metadata") -> None:
         """Let the last checkpoints of one set's cells play, and record every return."""
-        from trajstitch.evaluation import evaluate
+        from trajstitch.evaluation.evaluate import evaluate
 
         self.clock.require(0, f"evaluation of {', '.join(map(str, policies))}")
         began = time.monotonic()
@@ -302,7 +303,7 @@ class Measurement:
                 "measured": time.strftime("%Y-%m-%d", time.gmtime()),
             }
             self.results.add("policies", row, self.call)
-            console.log(f"{cell}: {Summary.of(scores(row))}")
+            logger.info(f"{cell}: {Summary.of(scores(row))}")
 
 
 def unstitched(method: str) -> str:
@@ -332,11 +333,11 @@ def measure(config: Measure) -> None:
     measurement = Measurement(config)
     missing = measurement.run()
     asked = len(config.sets) * len(config.methods)
-    console.log(f"{config.to}: {asked - len(missing)} of {asked} cells are measured")
+    logger.info(f"{config.to}: {asked - len(missing)} of {asked} cells are measured")
     if measurement.failed:
         raise SystemExit(f"failed: {'; '.join(measurement.failed)}")
     if missing:
-        console.log("the same command goes on")
+        logger.info("the same command goes on")
 
 
 def main() -> None:

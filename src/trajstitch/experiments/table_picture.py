@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from trajstitch.evaluation.scores import Seeds, interquartile_mean
 from trajstitch.experiments.table_results import METHODS, TWELVE
-from trajstitch.scores import Seeds, interquartile_mean
 
 INK = "#7a828c"
 LOOKS = {

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 from tyro.conf import Positional
 
-from trajstitch import console, sets
+from trajstitch.benchmark import sets
 from trajstitch.errors import InputError
+from trajstitch.evaluation.scores import Interval, Summary, probability_of_improvement
 from trajstitch.experiments.table_picture import LOOKS, draw
 from trajstitch.experiments.table_results import METHODS, Row, merged, write
 from trajstitch.experiments.table_scores import CORE, Table, verdict
-from trajstitch.formats.atomic import replacing
-from trajstitch.scores import Interval, Summary, probability_of_improvement
+from trajstitch.progress import logger
+from trajstitch.storage.atomic import replacing
 
 RESULTS = Path("docs/results/first-table.json")
 SHOWN = tuple(LOOKS)
@@ -68,7 +69,7 @@ def with_summary(readme: str, lines: str) -> str:
     """The README with the summary in its place; as it is where it has none."""
     pattern = re.escape(BEGIN) + ".*?" + re.escape(END)
     if not re.search(pattern, readme, re.DOTALL):
-        console.log(f"the README has no place for the summary, which is between {BEGIN} and {END}")
+        logger.info(f"the README has no place for the summary, which is between {BEGIN} and {END}")
     return re.sub(pattern, lambda _: f"{BEGIN}\n{lines}\n{END}", readme, flags=re.DOTALL)
 
 

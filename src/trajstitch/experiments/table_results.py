@@ -23,12 +23,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from trajstitch import console, sets
+from trajstitch.benchmark import sets
+from trajstitch.data.trajectories import Metadata
 from trajstitch.errors import InputError
-from trajstitch.formats.atomic import replacing
-from trajstitch.runs import command_line, machine, versions
-from trajstitch.scores import normalised
-from trajstitch.trajectories import Metadata
+from trajstitch.evaluation.scores import normalised
+from trajstitch.progress import logger
+from trajstitch.storage.atomic import replacing
+from trajstitch.storage.runs import command_line, machine, versions
 
 TWELVE = sets.NAMES[:12]
 """The sets of the table, in its order."""
@@ -141,7 +142,7 @@ def merged(paths: Iterable[Path]) -> Rows:
                 key = tuple(row[name] for name in KEYS[kind])
                 before = found[kind].get(key, row)
                 if before != row:
-                    console.log(f"{' '.join(map(str, key))}: taken from {path}, not from an earlier file")
+                    logger.info(f"{' '.join(map(str, key))}: taken from {path}, not from an earlier file")
                     if kind == "policies" and settings(before) == settings(row):
                         found["replaced"][(*key, before["call"])] = before
                 found[kind][key] = row

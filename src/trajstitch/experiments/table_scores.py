@@ -6,8 +6,8 @@ from functools import cache
 import numpy as np
 
 from trajstitch.errors import InputError
+from trajstitch.evaluation.scores import Interval, interquartile_mean, probability_of_improvement
 from trajstitch.experiments.table_results import METHODS, TWELVE, Row, scores
-from trajstitch.scores import Interval, interquartile_mean, probability_of_improvement
 
 CORE = ("bc", "top-bc", "ts-bc", "ts-top-bc")
 """Totals are over the sets on which all of these are measured."""

@@ -16,18 +16,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from trajstitch import console, formats, sets
+from trajstitch import formats
+from trajstitch.benchmark import sets
+from trajstitch.benchmark.collect import Collect, collect
+from trajstitch.data.trajectories import Trajectories
 from trajstitch.experiments.table_results import digest
-from trajstitch.fit import State
-from trajstitch.formats.atomic import replacing
+from trajstitch.learning.fit import State
 from trajstitch.policies.policy import Policy, load_policies, save_policies
-from trajstitch.runs import Run, tensors_of, tree_from
-from trajstitch.sets.collect import Collect, collect
-from trajstitch.stitch_run import Stages, Stitched, all_together
-from trajstitch.stitching import preset_for
-from trajstitch.tensors import read_tensors, save_tensors
-from trajstitch.training import Algorithm, train_together
-from trajstitch.trajectories import Trajectories
+from trajstitch.policies.train import Algorithm, train_together
+from trajstitch.progress import logger
+from trajstitch.stitching.config import preset_for
+from trajstitch.stitching.pipeline import Stages, Stitched, all_together
+from trajstitch.storage.atomic import replacing
+from trajstitch.storage.runs import Run, tensors_of, tree_from
+from trajstitch.storage.tensors import read_tensors, save_tensors
 
 SAVE_SECONDS = 60
 """A training's state is saved this often."""
@@ -164,7 +166,7 @@ class Work:
             tensors, facts = read_tensors(path)
             before, state = float(facts["seconds"]), tree_from(tensors, state, str(path))
             commits.update(json.loads(facts["commits"]))
-            console.log(f"{title}: going on from step {int(state.step):,}")
+            logger.info(f"{title}: going on from step {int(state.step):,}")
             return state
 
         def each(state: State, metrics: dict[str, float]) -> None:

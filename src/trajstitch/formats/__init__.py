@@ -20,8 +20,8 @@ import numpy as np
 from trajstitch.errors import InputError
 
 if TYPE_CHECKING:
+    from trajstitch.data.trajectories import Trajectories
     from trajstitch.formats.table import Columns
-    from trajstitch.trajectories import Trajectories
 
 SCHEMES = ("minari", "d4rl", "npz", "table")
 
@@ -50,7 +50,7 @@ def parse(uri: str) -> URI:
             + ", ".join(f"{name}:..." for name in SCHEMES)
             + ", or a built-in set such as hopper/medium-replay"
         )
-    from trajstitch import sets
+    from trajstitch.benchmark import sets
 
     hint = _scheme_for(uri)
     if hint:
@@ -65,7 +65,7 @@ def load(uri: str, *, columns: "Columns | None" = None, allow_nonfinite: bool = 
     if columns is not None and parsed.scheme != "table":
         raise InputError(f"a column mapping goes with table: URIs, not with {uri}")
     if parsed.scheme == "set":
-        from trajstitch.sets.collect import load_set
+        from trajstitch.benchmark.collect import load_set
 
         data = load_set(parsed.location)
     elif parsed.scheme == "table":
@@ -115,7 +115,7 @@ def _place(uri: str) -> Path:
     """Where a data set is stored."""
     parsed = parse(uri)
     if parsed.scheme in ("set", "minari"):
-        from trajstitch import sets
+        from trajstitch.benchmark import sets
         from trajstitch.formats import minari
 
         location = parsed.location if parsed.scheme == "minari" else sets.built_in(parsed.location).minari_id

@@ -20,13 +20,15 @@ import h5py
 import numpy as np
 from jaxtyping import Bool, Integer, Shaped
 
-from trajstitch import console, environments, spaces
+from trajstitch.data import environments, spaces
+from trajstitch.data.trajectories import Finding, Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
-from trajstitch.formats import atomic, hdf5
+from trajstitch.formats import hdf5
 from trajstitch.formats.metadata import from_json, to_json
 from trajstitch.formats.rows import BLOCK, from_rows
 from trajstitch.formats.spellings import as_flags
-from trajstitch.trajectories import Finding, Metadata, Provenance, Trajectories
+from trajstitch.progress import logger, progress
+from trajstitch.storage import atomic
 
 OURS = "metadata/trajstitch"
 ARRAYS = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
@@ -45,7 +47,7 @@ def save(data: Trajectories, location: str, *, force: bool) -> None:
     if empty == len(data):
         raise InputError(f"d4rl:{location}: the data has no steps, so there are no rows to write")
     if empty:
-        console.log(f"d4rl:{location}: {empty:,} episodes without a step are left out, as they have no rows")
+        logger.info(f"d4rl:{location}: {empty:,} episodes without a step are left out, as they have no rows")
     with atomic.replacing(Path(location), force=force) as fresh, hdf5.writing(fresh) as file:
         _write(file, data, f"saving d4rl:{location}")
 
@@ -208,7 +210,7 @@ def _write(file: hdf5.Output, data: Trajectories, description: str) -> None:
         columns |= {f"infos/provenance/{item.name}": getattr(data.provenance, item.name) for item in fields(Provenance)}
     for key, values in {**columns, OURS: to_json(data.metadata)}.items():
         file[key] = values
-    with console.progress(description, 2 * data.steps) as advance:
+    with progress(description, 2 * data.steps) as advance:
         for key, shift in (("observations", 0), ("next_observations", 1)):
             target = file.create_dataset(key, (data.steps, data.observation_size), data.observations.dtype)
             for start in range(0, data.steps, BLOCK):

@@ -16,11 +16,12 @@ from gymnasium import Space
 from h5py import h5a, h5d, h5g, h5p, h5s, h5t  # pyright: ignore[reportAttributeAccessIssue]
 from jaxtyping import Integer, Shaped
 
-from trajstitch import console, spaces
+from trajstitch.data import spaces
+from trajstitch.data.trajectories import Provenance, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import hdf5
 from trajstitch.formats.spellings import as_flags
-from trajstitch.trajectories import Provenance, Trajectories
+from trajstitch.progress import progress
 
 FLAGS = {"terminated": "terminations", "truncated": "truncations"}
 PROVENANCE = {item.name: f"infos/provenance/{item.name}" for item in fields(Provenance)}
@@ -120,7 +121,7 @@ def _dtype(first: h5py.Group, name: str, source: str) -> np.dtype:
 def _fill(file: h5py.File, parts: list[_Part], offsets: Integer[np.ndarray, " episodes+1"], source: str) -> None:
     names = [part.path.encode() for part in parts]
     types = [h5t.py_create(part.rows.dtype, logical=True) for part in parts]
-    with console.progress(f"loading {source}", int(offsets[-1])) as advance:
+    with progress(f"loading {source}", int(offsets[-1])) as advance:
         for episode in range(len(offsets) - 1):
             group = h5g.open(file.id, b"episode_%d" % episode)
             for part, name, kind in zip(parts, names, types, strict=True):
@@ -177,7 +178,7 @@ def write(
     uncached = h5p.create(h5p.DATASET_ACCESS)
     uncached.set_chunk_cache(0, 0, 1.0)
     layouts: dict[tuple[int, int], tuple[h5s.SpaceID, h5p.PropDCID]] = {}
-    with console.progress(description, data.steps) as advance:
+    with progress(description, data.steps) as advance:
         for episode, steps in enumerate(data.lengths.tolist()):
             group = h5g.create(file.id, b"episode_%d" % episode)
             for name, value in ((b"id", episode), (b"total_steps", steps)):

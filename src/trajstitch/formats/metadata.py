@@ -3,9 +3,9 @@
 import json
 from dataclasses import asdict, replace
 
-from trajstitch import spaces
+from trajstitch.data import spaces
+from trajstitch.data.trajectories import Finding, Metadata
 from trajstitch.errors import InputError
-from trajstitch.trajectories import Finding, Metadata
 
 FORMAT = "trajstitch 1"
 """Marks a text as ours, and its version."""

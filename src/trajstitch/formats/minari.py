@@ -20,10 +20,13 @@ from urllib.request import getproxies
 import numpy as np
 from gymnasium import Space
 
-from trajstitch import console, sets, spaces
+from trajstitch.benchmark import sets
+from trajstitch.data import spaces
+from trajstitch.data.trajectories import Finding, Metadata, Trajectories
 from trajstitch.errors import InputError
-from trajstitch.formats import atomic, episodes, hdf5
-from trajstitch.trajectories import Finding, Metadata, Trajectories
+from trajstitch.formats import episodes, hdf5
+from trajstitch.progress import logger, progress
+from trajstitch.storage import atomic
 
 DATA_FILE = "main_data.hdf5"
 METADATA_FILE = "metadata.json"
@@ -188,7 +191,7 @@ def _download(identifier: str) -> None:
 
     if not _remote_answers():
         raise _not_there(identifier, "and Minari's remote can't be reached from here")
-    console.log(f"minari:{identifier} is not in the local store: asking Minari's remote for it")
+    logger.info(f"minari:{identifier} is not in the local store: asking Minari's remote for it")
     try:
         # Minari prints to stdout, which is for results.
         with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
@@ -320,7 +323,7 @@ def _read_by_minari(
     infos: list[str] = []
     try:
         storage = MinariStorage.read(folder)
-        with console.progress(f"loading {source}", storage.total_steps) as advance:
+        with progress(f"loading {source}", storage.total_steps) as advance:
             for episode in storage.get_episodes(range(storage.total_episodes)):
                 columns["observations"].append(spaces.flatten(observation_space, episode["observations"]))
                 columns["actions"].append(spaces.flatten(action_space, episode["actions"]))

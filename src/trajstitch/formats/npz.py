@@ -27,13 +27,13 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Integer, Shaped
 
+from trajstitch.data.trajectories import Finding, Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
-from trajstitch.formats import atomic
 from trajstitch.formats.files import require_readable
 from trajstitch.formats.metadata import from_json, is_ours, to_json
 from trajstitch.formats.rows import from_rows
 from trajstitch.formats.spellings import SPELLINGS, as_flags, ends, spelling_of
-from trajstitch.trajectories import Finding, Metadata, Provenance, Trajectories
+from trajstitch.storage import atomic
 
 ARRAYS = ("observations", "actions", "rewards", "terminated", "truncated", "offsets")
 BOUNDARIES = ("offsets", "episode_ends", "episode_starts")

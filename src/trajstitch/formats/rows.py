@@ -6,8 +6,8 @@ from typing import Any, Protocol
 import numpy as np
 from jaxtyping import Bool, Float, Integer, Shaped
 
+from trajstitch.data.trajectories import Finding, Metadata, Trajectories
 from trajstitch.errors import InputError
-from trajstitch.trajectories import Finding, Metadata, Trajectories
 
 MOST_CUTS = 0.2
 """More unflagged discontinuities than this share of the rows means the rows are not in order at all."""

@@ -5,8 +5,8 @@ from collections.abc import Collection
 import numpy as np
 from jaxtyping import Bool
 
+from trajstitch.data.trajectories import Finding
 from trajstitch.errors import InputError
-from trajstitch.trajectories import Finding
 
 SPELLINGS: dict[str, tuple[str, ...]] = {
     "observations": ("observations", "observation", "obs", "states", "state"),

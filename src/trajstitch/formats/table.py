@@ -26,17 +26,17 @@ import pyarrow.parquet
 from gymnasium.spaces import Box
 from jaxtyping import Bool, Float, Integer, Shaped
 
-from trajstitch import console
-from trajstitch.environments import spec_json
+from trajstitch.data.environments import spec_json
+from trajstitch.data.trajectories import Finding, Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
-from trajstitch.formats import atomic
 from trajstitch.formats.arrow import Kind, Rows, open_table
 from trajstitch.formats.columns import Columns, describe, listed, resolve
 from trajstitch.formats.files import require_readable
 from trajstitch.formats.metadata import from_json, to_json
 from trajstitch.formats.rows import from_rows
 from trajstitch.formats.spellings import ends
-from trajstitch.trajectories import Finding, Metadata, Provenance, Trajectories
+from trajstitch.progress import progress
+from trajstitch.storage import atomic
 
 WRITTEN = Columns(
     episode=("episode",),
@@ -338,7 +338,7 @@ def _all_names(names: Columns) -> list[str]:
 
 def _blocks(data: Trajectories, names: Columns, description: str, *, as_text: bool) -> Iterator[pa.Table]:
     rows = len(data.observations)
-    with console.progress(description, rows, "rows") as advance:
+    with progress(description, rows, "rows") as advance:
         for start in range(0, rows, BLOCK):
             block = _block(data, names, start, min(start + BLOCK, rows), as_text=as_text)
             yield block

@@ -15,11 +15,11 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 from scipy.stats import chi2
 
-from trajstitch.fit import Metrics, Objective, begin, fit, member
-from trajstitch.models.mlp import MLP
-from trajstitch.models.worth import Worth
-from trajstitch.trajectories import Trajectories
-from trajstitch.transitions import Scale, Transitions, hold_out, in_batches, transitions
+from trajstitch.data.trajectories import Trajectories
+from trajstitch.data.transitions import Scale, Transitions, hold_out, in_batches, transitions
+from trajstitch.learning.fit import Metrics, Objective, begin, fit, member
+from trajstitch.learning.fit_report import Worth
+from trajstitch.learning.networks import MLP
 
 LOG_STD = (-6.0, 2.0)
 """Bounds on the predicted log standard deviation: a tighter one turns likelihoods into rounding noise."""

@@ -15,11 +15,11 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from trajstitch.fit import Metrics, Objective, begin, fit
-from trajstitch.models.mlp import MLP
-from trajstitch.models.worth import Worth, explained
-from trajstitch.trajectories import Trajectories
-from trajstitch.transitions import Scale, Transitions, hold_out, in_batches, transitions
+from trajstitch.data.trajectories import Trajectories
+from trajstitch.data.transitions import Scale, Transitions, hold_out, in_batches, transitions
+from trajstitch.learning.fit import Metrics, Objective, begin, fit
+from trajstitch.learning.fit_report import Worth, explained
+from trajstitch.learning.networks import MLP
 
 JUDGES = 10_000
 """Held-out steps that early stopping looks at."""

@@ -9,12 +9,12 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from trajstitch.fit import Metrics, Objective, begin, fit, member
-from trajstitch.models.mlp import MLP
-from trajstitch.models.worth import Worth, explained
-from trajstitch.spaces import flat_bounds
-from trajstitch.trajectories import Trajectories
-from trajstitch.transitions import Scale, Transitions, hold_out, in_batches, transitions
+from trajstitch.data.spaces import flat_bounds
+from trajstitch.data.trajectories import Trajectories
+from trajstitch.data.transitions import Scale, Transitions, hold_out, in_batches, transitions
+from trajstitch.learning.fit import Metrics, Objective, begin, fit, member
+from trajstitch.learning.fit_report import Worth, explained
+from trajstitch.learning.networks import MLP
 
 LARGE = 900_000
 """Transitions from which on the hidden layers are wide."""

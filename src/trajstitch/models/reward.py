@@ -9,11 +9,11 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from trajstitch.fit import Metrics, Objective, begin, fit, member
-from trajstitch.models.mlp import MLP
-from trajstitch.models.worth import Worth, explained
-from trajstitch.trajectories import Trajectories
-from trajstitch.transitions import Scale, Transitions, hold_out, in_batches, transitions
+from trajstitch.data.trajectories import Trajectories
+from trajstitch.data.transitions import Scale, Transitions, hold_out, in_batches, transitions
+from trajstitch.learning.fit import Metrics, Objective, begin, fit, member
+from trajstitch.learning.fit_report import Worth, explained
+from trajstitch.learning.networks import MLP
 
 
 class Reward(eqx.Module):

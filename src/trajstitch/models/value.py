@@ -15,12 +15,12 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 from scipy.stats import spearmanr
 
-from trajstitch.fit import Metrics, Objective, begin, fit, member, stack
-from trajstitch.models.mlp import MLP
-from trajstitch.models.worth import Worth, explained
-from trajstitch.pool import end_to_end
-from trajstitch.trajectories import Trajectories
-from trajstitch.transitions import Scale, Transitions, hold_out, in_batches, transitions
+from trajstitch.data.trajectories import Trajectories
+from trajstitch.data.transitions import Scale, Transitions, hold_out, in_batches, transitions
+from trajstitch.learning.buffer import end_to_end
+from trajstitch.learning.fit import Metrics, Objective, begin, fit, member, stack
+from trajstitch.learning.fit_report import Worth, explained
+from trajstitch.learning.networks import MLP
 
 LEAST_RANKING = 0.1
 """V compares states, so it has learned something if it ranks them by more than chance and this: it may be far too low,

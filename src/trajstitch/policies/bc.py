@@ -13,16 +13,16 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from trajstitch import console
-from trajstitch.fit import Metrics, Objective
+from trajstitch.data.trajectories import Trajectories
+from trajstitch.data.transitions import in_sight
+from trajstitch.learning.fit import Metrics, Objective
+from trajstitch.learning.networks import MLP
 from trajstitch.models.dynamics import log_density
-from trajstitch.models.mlp import MLP
 from trajstitch.models.value import TwinValue, fit_value, values
 from trajstitch.policies.policy import LOG_STD
-from trajstitch.policies.samples import Problem, Sizes, in_units, units
 from trajstitch.policies.td3 import Actor
-from trajstitch.trajectories import Trajectories
-from trajstitch.transitions import in_sight
+from trajstitch.policies.training_data import Problem, Sizes, in_units, units
+from trajstitch.progress import logger
 
 
 class Sample(NamedTuple):
@@ -94,7 +94,7 @@ class WeightedBC(BC):
         """Of each step: V of its state, over the mean."""
         seen = in_sight(data)
         value, worth = fit_value(TwinValue(steps=self.value_steps), seen, jax.random.key(0))
-        console.log(str(worth))
+        logger.info(str(worth))
         found = values(value, seen.observations[data.state_rows])
         found = found - min(found.min(), 0)
         return (found / found.mean() if found.max() > 0 else np.ones_like(found)).astype(np.float32)

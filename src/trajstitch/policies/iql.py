@@ -14,15 +14,15 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from trajstitch.checks import ROUNDING
+from trajstitch.data.checks import ROUNDING
+from trajstitch.data.trajectories import Trajectories
+from trajstitch.data.transitions import Transitions
 from trajstitch.errors import InputError
-from trajstitch.fit import Metrics, Objective
+from trajstitch.learning.fit import Metrics, Objective
+from trajstitch.learning.networks import MLP
 from trajstitch.models.dynamics import log_density
-from trajstitch.models.mlp import MLP
-from trajstitch.policies.samples import Problem, Sizes, in_units, units
 from trajstitch.policies.td3 import Actor, Critics, critic_error, networks, towards
-from trajstitch.trajectories import Trajectories
-from trajstitch.transitions import Transitions
+from trajstitch.policies.training_data import Problem, Sizes, in_units, units
 
 RETURN_SPAN = 1000.0
 """From the worst return to the best, after scaling."""

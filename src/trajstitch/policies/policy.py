@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from trajstitch.benchmark.ladder import Layers, act, layers_from, named
 from trajstitch.errors import InputError
-from trajstitch.sets.ladder import Layers, act, layers_from, named
-from trajstitch.tensors import read_tensors, save_tensors
+from trajstitch.storage.tensors import read_tensors, save_tensors
 
 LOG_STD = (-5.0, 1.0)
 """Bounds of a Gaussian policy's log standard deviation, for actions within ±1."""

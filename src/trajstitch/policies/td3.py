@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 
-from trajstitch.models.mlp import MLP
+from trajstitch.learning.networks import MLP
 
 Metrics = dict[str, Scalar]
 

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, PRNGKeyArray
 
-from trajstitch.fit import Metrics, Objective
-from trajstitch.policies.samples import Problem, Sizes, in_units, units
+from trajstitch.data.trajectories import Trajectories
+from trajstitch.data.transitions import Transitions
+from trajstitch.learning.fit import Metrics, Objective
 from trajstitch.policies.td3 import Networks, critic_error, networks, smoothed_target, towards
-from trajstitch.trajectories import Trajectories
-from trajstitch.transitions import Transitions
+from trajstitch.policies.training_data import Problem, Sizes, in_units, units
 
 EPSILON = 1e-3
 """Added to each observation's standard deviation, as published."""

@@ -1,0 +1,258 @@
+"""Collect a built-in set: roll out the task's ladder in its environment.
+
+Each part of a set is divided in advance into shards, and a shard's bits depend on (seed, part, shard) alone: every
+episode has a random stream of its own, and the policy always sees a batch of the same shape. So the data is the same
+whatever the number of processes.
+"""
+
+import math
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from multiprocessing.pool import Pool
+from typing import Annotated, NamedTuple
+
+import gymnasium
+import numpy as np
+from tyro.conf import Positional, arg
+
+from trajstitch.benchmark import sets
+from trajstitch.benchmark.ladder import Ladder, Layers, act, load_ladder
+from trajstitch.benchmark.lanes import Lanes
+from trajstitch.benchmark.rollout import SPAWN, light_processes
+from trajstitch.data import environments
+from trajstitch.data.trajectories import Metadata, Trajectories
+from trajstitch.errors import InputError
+from trajstitch.progress import logger, progress
+from trajstitch.storage.runs import versions
+
+SHARD_STEPS = 8_000
+"""Transitions a shard aims at: about a second of work, so that progress shows and processes finish together."""
+LANES = 4
+"""Episodes stepped together: enough to spread the policy's cost, few enough to waste little at a shard's end."""
+
+MEDIUM_NOISE = 0.1
+EXPERT_NOISE = 0.01
+EXPLORATION_NOISE = 0.2
+NOISY_EXPERT_NOISE = 0.5
+"""Standard deviations of the action noise, over the action bound."""
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Roll out the shipped policies into a data set: the same seed gives the same bits."""
+
+    set: Annotated[Positional[str], arg(metavar="SET")]
+    """The built-in set, such as hopper/medium-replay; `trajstitch sets` lists them."""
+    transitions: int | None = None
+    """How many, in whole episodes, so up to one episode more (noisy-expert: in its noisy part); else D4RL's size."""
+    seed: int = 0
+    """Of the environments and of the action noise."""
+    processes: int | None = None
+    """Worker processes; one a core if not given. The data does not depend on it."""
+
+
+class Part(NamedTuple):
+    """Episodes of one policy: as many as it takes to reach `steps`, or a given number of `episodes`."""
+
+    layers: Layers
+    noise: float
+    steps: float = 0
+    episodes: int = 0
+
+
+class Shard(NamedTuple):
+    """A piece of a part that one process works through."""
+
+    environment: str
+    part: Part
+    stream: tuple[int, ...]
+    """The root of its random streams: seed, stage, part and shard."""
+
+
+class Episode(NamedTuple):
+    observations: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    terminated: bool
+    truncated: bool
+
+
+def load_set(name: str) -> Trajectories:
+    """A built-in set from the local Minari store; the first time, it is collected at full size and kept there."""
+    from trajstitch.formats import minari
+
+    which = sets.built_in(name)
+    if not minari.exists(which.minari_id):
+        logger.info(f"{name} is not in the local Minari store yet: collecting it once")
+        minari.save(collect(Collect(name)), which.minari_id, force=False)
+    return minari.load(which.minari_id)
+
+
+def collect(config: Collect) -> Trajectories:
+    """Collect the set that `config` names."""
+    which = sets.built_in(config.set)
+    transitions = which.transitions if config.transitions is None else config.transitions
+    if transitions < 1:
+        raise InputError(f"--transitions must be at least 1, not {transitions}")
+    if not all(map(find_spec, ("mujoco", "imageio"))):
+        raise InputError('the built-in sets need MuJoCo: pip install "trajstitch[mujoco]"')
+    ladder = load_ladder(which.task)
+    episodes: list[Episode] = []
+    with light_processes(), SPAWN.Pool(config.processes or os.cpu_count(), _ignore_interrupts) as pool:
+        with progress(f"Collecting {which.name}", transitions) as advance:
+            for episode in _episodes(pool, ladder.environment, recipe(which, ladder, transitions), (config.seed, 0)):
+                episodes.append(episode)
+                advance(len(episode.rewards))
+        clean = clean_episodes(which, len(episodes))
+        parts = [Part(ladder.expert.layers, 0.0, episodes=clean)] if clean else []
+        with progress("Collecting expert trajectories", clean, "episodes") as advance:
+            for episode in _episodes(pool, ladder.environment, parts, (config.seed, 1)):
+                episodes.append(episode)
+                advance()
+    return _assemble(episodes, which, ladder, config)
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C reaches the whole group; the process that was asked to collect ends its workers itself."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def recipe(which: sets.BuiltIn, ladder: Ladder, transitions: int) -> list[Part]:
+    """The policies of a set, with the transitions each has in it."""
+    expert, medium = ladder.expert.layers, ladder.medium.layers
+    if which.expert_percent is not None:
+        return [Part(expert, NOISY_EXPERT_NOISE, transitions)]
+    if which.kind == "medium-replay":
+        policies = ladder.checkpoints[: ladder.medium_index + 1]
+        return [Part(policy.layers, EXPLORATION_NOISE, transitions / len(policies)) for policy in policies]
+    return {
+        "medium": [Part(medium, MEDIUM_NOISE, transitions)],
+        "expert": [Part(expert, EXPERT_NOISE, transitions)],
+        "medium-expert": [Part(medium, MEDIUM_NOISE, transitions / 2), Part(expert, EXPERT_NOISE, transitions / 2)],
+    }[which.kind]
+
+
+def clean_episodes(which: sets.BuiltIn, noisy: int) -> int:
+    """How many clean expert trajectories make up the set's percentage beside `noisy` others."""
+    if not which.expert_percent:
+        return 0
+    fraction = which.expert_percent / 100
+    return max(1, round(noisy * fraction / (1 - fraction)))
+
+
+def _episodes(pool: Pool, environment: str, parts: list[Part], stream: tuple[int, ...]) -> Iterator[Episode]:
+    """The parts' episodes in order, each part's until it and those before it have the steps they ask for."""
+    shards = [
+        Shard(environment, piece, (*stream, index, number))
+        for index, part in enumerate(parts)
+        for number, piece in enumerate(_pieces(part))
+    ]
+    goals = np.cumsum([part.steps for part in parts])
+    steps = 0
+    for shard, episodes in zip(shards, pool.imap(roll_out, shards), strict=True):
+        for episode in episodes:
+            if shard.part.episodes or steps < goals[shard.stream[-2]]:
+                steps += len(episode.rewards)
+                yield episode
+
+
+def _pieces(part: Part) -> list[Part]:
+    if part.episodes:
+        counts = [LANES] * (part.episodes // LANES) + [part.episodes % LANES] * bool(part.episodes % LANES)
+        return [part._replace(episodes=count) for count in counts]
+    count = max(1, round(part.steps / SHARD_STEPS))
+    return [part._replace(steps=part.steps / count)] * count
+
+
+def roll_out(shard: Shard) -> list[Episode]:
+    """The shard's episodes: blocks of them in lockstep, until it has what it asks for."""
+    part, lanes = shard.part, _lanes(shard.environment)
+    episodes: list[Episode] = []
+    steps = block = 0
+    while steps < part.steps or len(episodes) < part.episodes:
+        # As many as seem to be missing, so that little is rolled out in vain.
+        missing = part.episodes - len(episodes)
+        if not part.episodes:
+            missing = math.ceil((part.steps - steps) * len(episodes) / steps) if steps else LANES
+        streams = [np.random.SeedSequence((*shard.stream, block, lane)) for lane in range(min(missing, LANES))]
+        for episode in _lockstep(lanes, streams, part):
+            if steps < part.steps or len(episodes) < part.episodes:
+                episodes.append(episode)
+                steps += len(episode.rewards)
+        block += 1
+    return episodes
+
+
+@cache
+def _lanes(environment: str) -> Lanes:
+    """A process's environments, made once: a reset leaves nothing of the episode before."""
+    return Lanes(environment, LANES)
+
+
+def _lockstep(lanes: Lanes, streams: list[np.random.SeedSequence], part: Part) -> list[Episode]:
+    """One episode a lane, all stepped together; finished lanes keep their place in the policy's batch."""
+    limit, count, actions_size = lanes.limit, len(lanes), len(lanes.low)
+    noise = np.zeros((limit, count, actions_size), np.float32)
+    observations = np.zeros((limit + 1, count, lanes.size))
+    actions = np.zeros((limit, count, actions_size), np.float32)
+    rewards = np.zeros((limit, count))
+    lengths = np.full(len(streams), limit)
+    terminated = np.zeros(len(streams), bool)
+    for lane, stream in enumerate(streams):
+        noise[:, lane] = np.random.default_rng(stream).normal(0.0, part.noise, (limit, actions_size)) * lanes.high
+        observations[0, lane] = lanes.reset(lane, seed=int(stream.generate_state(1)[0]))
+    alive = list(range(len(streams)))
+    for step in range(limit):
+        wanted = act(part.layers, observations[step], lanes.high) + noise[step]
+        actions[step] = np.clip(wanted, lanes.low, lanes.high)
+        outcome = lanes.step(alive, actions[step, alive])
+        observations[step + 1, alive], rewards[step, alive] = outcome.observations, outcome.rewards
+        if outcome.terminated.any():
+            ended = np.array(alive)[outcome.terminated]
+            lengths[ended], terminated[ended] = step + 1, True
+            alive = [lane for lane in alive if not terminated[lane]]
+            if not alive:
+                break
+    return [
+        Episode(
+            observations[: lengths[lane] + 1, lane].copy(),
+            actions[: lengths[lane], lane].copy(),
+            rewards[: lengths[lane], lane].copy(),
+            bool(terminated[lane]),
+            bool(lengths[lane] == limit),
+        )
+        for lane in range(len(streams))
+    ]
+
+
+def _assemble(episodes: list[Episode], which: sets.BuiltIn, ladder: Ladder, config: Collect) -> Trajectories:
+    offsets = np.cumsum([0, *(len(episode.rewards) for episode in episodes)])
+    flags = np.zeros((2, offsets[-1]), bool)
+    flags[:, offsets[1:] - 1] = np.array([(episode.terminated, episode.truncated) for episode in episodes]).T
+    environment = gymnasium.make(ladder.environment)
+    metadata = Metadata(
+        name=which.minari_id,
+        source=which.name,
+        environment=environments.spec_json(ladder.environment),
+        observation_space=environment.observation_space,
+        action_space=environment.action_space,
+        reference=environments.REFERENCE[which.task],
+        extra={
+            "description": f"{which.recipe[0].upper()}{which.recipe[1:]}. Made by trajstitch; not D4RL's data.",
+            "algorithm_name": "TD3",
+            "collected_with": {"seed": config.seed, "ladder_seed": ladder.seed, "versions": versions()},
+        },
+    )
+    return Trajectories(
+        observations=np.concatenate([episode.observations for episode in episodes]),
+        actions=np.concatenate([episode.actions for episode in episodes]),
+        rewards=np.concatenate([episode.rewards for episode in episodes]),
+        terminated=flags[0],
+        truncated=flags[1],
+        offsets=offsets,
+        metadata=metadata,
+    )

@@ -1,0 +1,335 @@
+"""Training a ladder: TD3 on a Gymnasium task, several seeds at once, every checkpoint kept.
+
+Training goes in rounds. While the accelerator makes one update for each step of the last round, each seed's process
+plays the next round with the policy as it was when the round began. That fixed delay makes a run's result depend on
+nothing but its configuration, however fast either side is. All episodes start anew at a snapshot, since a simulator's
+state can't be saved in general; so a resumed run meets the same data as one that was never stopped.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from tyro.conf import Positional, arg
+
+from trajstitch.benchmark.ladder import (
+    TASKS,
+    Checkpoint,
+    Ladder,
+    Layers,
+    first_medium,
+    rounded,
+    save_ladder,
+)
+from trajstitch.benchmark.rollout import (
+    Environment,
+    Exploration,
+    Explorer,
+    environment,
+    evaluate,
+    evaluators,
+    light_processes,
+    unflatten,
+)
+from trajstitch.benchmark.training_run import TrainingRun
+from trajstitch.errors import InputError
+from trajstitch.progress import logger, progress
+
+if TYPE_CHECKING:
+    from trajstitch.policies.td3 import TD3
+
+CHECKPOINTS = 17
+"""Checkpoints of a ladder before its expert."""
+UP_TO_MEDIUM = 10
+"""How many of them lie at or before medium."""
+LAST = 10
+"""A seed is judged by the mean of this many last evaluations."""
+EVALUATION_SEED = 10_000
+FINAL_SEED = 20_000
+"""Episodes that choose the checkpoints start from other seeds than those that measure them."""
+FINAL_EPISODES = 20
+
+
+@dataclass(frozen=True)
+class Expert:
+    """Train a ladder of policies with TD3 and keep it in the run folder."""
+
+    task: Annotated[Positional[str], arg(metavar="TASK")]
+    """hopper, walker2d or halfcheetah; or the Gymnasium id of a task with continuous actions."""
+    steps: int = 1_000_000
+    """Environment steps for each seed."""
+    seed: int = 0
+    """The first seed."""
+    seeds: int = 1
+    """Seeds trained side by side, from `seed` on; the best one becomes the ladder."""
+    environments: int = 8
+    """Environments stepped together for each seed, in a process of its own."""
+    round_steps: int = 25
+    """Steps of each environment between two exchanges of policy and data with the learner."""
+    replay: int = 1_000_000
+    """Transitions that each seed's replay holds."""
+    checkpoint_every: int = 10_000
+    """Steps between two checkpoints, each evaluated while training goes on."""
+    episodes: int = 10
+    """Episodes without noise in an evaluation."""
+    evaluators: int = 2
+    """Processes that evaluate."""
+    snapshot_every: int = 50_000
+    """Steps between two snapshots of everything, to resume from. All episodes start anew at a snapshot."""
+    run: Path | None = None
+    """The run's folder; by default runs/expert-TASK-seed-SEED."""
+    resume: bool = False
+    """Go on from the last snapshot of that folder."""
+
+    @property
+    def folder(self) -> Path:
+        return self.run or Path("runs") / f"expert-{self.task}-seed-{self.seed}".replace("/", "-")
+
+    @property
+    def round(self) -> int:
+        """Steps of a seed in a round."""
+        return self.environments * self.round_steps
+
+    def command(self) -> str:
+        given = [
+            f"--{field.name.replace('_', '-')} {getattr(self, field.name)}"
+            for field in fields(self)
+            if field.name not in ("task", "run", "resume") and getattr(self, field.name) != field.default
+        ]
+        return " ".join(["trajstitch expert", self.task, *given])
+
+    def check(self, algorithm: "TD3") -> None:
+        for name in ("steps", "seeds", "environments", "round_steps", "replay", "episodes", "evaluators"):
+            if getattr(self, name) < 1:
+                raise InputError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
+        if self.seed < 0:
+            raise InputError(f"--seed must not be negative, not {self.seed}")
+        if self.round % algorithm.policy_delay:
+            raise InputError(
+                f"--environments {self.environments} × --round-steps {self.round_steps} must be a multiple of "
+                f"TD3's policy delay, {algorithm.policy_delay}"
+            )
+        for name in ("steps", "replay", "checkpoint_every", "snapshot_every"):
+            if getattr(self, name) < 1 or getattr(self, name) % self.round:
+                raise InputError(
+                    f"--{name.replace('_', '-')} {getattr(self, name)} must be a multiple of a round's {self.round} "
+                    f"steps (--environments {self.environments} × --round-steps {self.round_steps})"
+                )
+
+
+def expert(config: Expert, algorithm: "TD3 | None" = None) -> Path:
+    """Train, choose and measure a ladder; return its file, `ladder.safetensors` in the run folder."""
+    from trajstitch.policies.td3 import TD3
+
+    algorithm = algorithm or TD3()
+    config.check(algorithm)
+    task = environment(config.task)
+    run = open_run(config, algorithm)
+    with light_processes():
+        train(run, config, algorithm, task)
+        ladder = build_ladder(run.folder)
+    shutil.rmtree(run.folder / "replay", ignore_errors=True)
+    logger.info(f"{config.task}: expert returns {ladder.expert.mean_return:,.0f} ± {ladder.expert.std_return:,.0f}")
+    return run.folder / "ladder.safetensors"
+
+
+def open_run(config: Expert, algorithm: "TD3") -> TrainingRun:
+    """The run's folder, new or to go on with; where to and with how many evaluators may differ then."""
+    free = ("run", "resume", "evaluators")
+    kept = {field.name: getattr(config, field.name) for field in fields(Expert) if field.name not in free}
+    return TrainingRun.start(
+        config.folder, "expert", kept | {"algorithm": asdict(algorithm)}, resume=config.resume, command=config.command()
+    )
+
+
+def train(run: TrainingRun, config: Expert, algorithm: "TD3", task: Environment) -> None:
+    """Train from the run's last snapshot, or from the start, to the last step, and evaluate every checkpoint."""
+    from trajstitch.benchmark.learner import Learner
+
+    seeds = [config.seed + i for i in range(config.seeds)]
+    sizes = (task.observations, *algorithm.hidden, len(task.bound))
+    learner = Learner(algorithm, task, seeds, min(config.replay, config.steps), config.round)
+    begin, recent = run.restore(learner, config.steps, config.round)
+    if begin >= config.steps and not run.unevaluated(seeds):
+        return
+
+    with ExitStack() as stack:
+        pool = stack.enter_context(evaluators(config.evaluators))
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+        evaluations = Evaluations(run, pool, task, config.episodes)
+        for seed, steps in run.unevaluated(seeds):
+            evaluations.submit(seed, steps, run.layers(seed, steps))
+        advance = stack.enter_context(progress(f"Training {config.task}", config.steps, "steps"))
+        advance(begin)
+
+        explorers = [
+            stack.enter_context(
+                closing(
+                    Explorer(
+                        Exploration(
+                            task,
+                            seed,
+                            config.environments,
+                            config.round_steps,
+                            sizes,
+                            algorithm.exploration_noise,
+                            algorithm.start_steps,
+                        )
+                    )
+                )
+            )
+            for seed in (seeds if begin < config.steps else [])
+        ]
+        unsaved = []
+        for done in range(begin, config.steps, config.round):
+            index = done // config.round
+            for explorer, weights in zip(explorers, learner.weights(), strict=True):
+                explorer.weights[:] = weights
+            starts = done % config.snapshot_every == 0
+            for explorer in explorers:
+                explorer.start(index, starts or done == begin)
+            if recent is not None:
+                learner.insert(recent)
+            if done >= algorithm.start_steps:
+                learner.improve(index)
+            for explorer in explorers:
+                explorer.finish()
+            recent = np.stack([explorer.rows for explorer in explorers])
+            unsaved.append(recent)
+
+            now = done + config.round
+            # The policy stands still before the first update: one checkpoint of it is enough.
+            moved = now > algorithm.start_steps or now == config.checkpoint_every
+            if (now % config.checkpoint_every == 0 and moved) or now == config.steps:
+                checkpoint = [unflatten(weights, sizes) for weights in learner.weights()]
+                run.save_checkpoint(now, dict(zip(seeds, checkpoint, strict=True)), learner.metrics)
+                for seed, layers in zip(seeds, checkpoint, strict=True):
+                    evaluations.submit(seed, now, layers)
+            if now % config.snapshot_every == 0 and now < config.steps:
+                run.save_snapshot(now, learner, np.concatenate(unsaved, axis=1))
+                unsaved = []
+            evaluations.collect()
+            advance(config.round, **evaluations.shown())
+        evaluations.wait()
+
+
+class Evaluations:
+    """Evaluations under way in other processes; each is recorded in the run as it comes."""
+
+    def __init__(self, run: TrainingRun, pool: ProcessPoolExecutor, task: Environment, episodes: int) -> None:
+        self.run, self.pool, self.task, self.episodes = run, pool, task, episodes
+        self.pending: dict[tuple[int, int], Future[list[float]]] = {}
+        self.latest: dict[int, float] = {}
+
+    def submit(self, seed: int, steps: int, layers: Layers) -> None:
+        self.pending[seed, steps] = self.pool.submit(evaluate, self.task, layers, self.episodes, EVALUATION_SEED)
+
+    def collect(self) -> None:
+        for seed, steps in [key for key, future in self.pending.items() if future.done()]:
+            returns = self.pending.pop((seed, steps)).result()
+            self.run.record(seed, steps, returns)
+            self.latest[seed] = float(np.mean(returns))
+
+    def wait(self) -> None:
+        for future in list(self.pending.values()):
+            future.result()
+            self.collect()
+
+    def shown(self) -> dict[str, float]:
+        return {"best_return": max(self.latest.values())} if self.latest else {}
+
+
+def build_ladder(folder: Path) -> Ladder:
+    """The ladder of a run, from the checkpoints evaluated so far; written to the run's ladder.safetensors.
+
+    The best seed is the one with the highest mean over its last ten evaluations, so that no single lucky checkpoint
+    decides. The expert is the steadiest of those ten: highest mean return less one standard deviation. The chosen
+    policies are rounded to half precision and measured again, on 20 episodes that had no part in the choice.
+    """
+    run = TrainingRun.open(folder, "expert")
+    curves = run.curves()
+    if not curves:
+        raise InputError(f"{folder}: no checkpoint has been evaluated yet")
+    seed = max(curves, key=lambda seed: float(np.mean([value for _, value in curves[seed][-LAST:]])))
+    rows = sorted(row for key, row in run.evaluations.items() if key[0] == seed)
+    best = max(range(max(len(rows) - LAST, 0), len(rows)), key=lambda i: rows[i][2] - rows[i][3])
+    chosen = [rows[i][1] for i in choose([(row[1], row[2]) for row in rows[: best + 1]])]
+    policies = [rounded(run.layers(seed, steps)) for steps in chosen]
+
+    facts = run.facts
+    task = environment(facts["config"]["task"])
+    logger.info(
+        f"{facts['config']['task']}: seed {seed} is the best of {len(curves)}; measuring {len(chosen)} policies"
+    )
+    with light_processes(), evaluators(min(os.cpu_count() or 1, len(policies))) as pool:
+        count = len(policies)
+        results = list(pool.map(evaluate, [task] * count, policies, [FINAL_EPISODES] * count, [FINAL_SEED] * count))
+    ladder = Ladder(
+        task=facts["config"]["task"],
+        environment=task.name,
+        checkpoints=tuple(
+            Checkpoint(steps, float(np.mean(returns)), float(np.std(returns)), len(returns), layers)
+            for steps, returns, layers in zip(chosen, results, policies, strict=True)
+        ),
+        seed=seed,
+        curves=curves,
+        versions=facts["versions"],
+        machine=facts["machine"],
+        command=facts["command"],
+    )
+    save_ladder(ladder, folder / "ladder.safetensors")
+    return ladder
+
+
+def choose(curve: Sequence[tuple[int, float]]) -> list[int]:
+    """Indices of the checkpoints that make a ladder, from a curve of (steps, return) that ends with the expert.
+
+    Up to medium they are spread evenly over the steps, and from there to the expert evenly over the returns.
+    """
+    returns = [value for _, value in curve]
+    medium, expert = first_medium(returns), len(curve) - 1
+    early = np.unique(np.linspace(0, medium, min(UP_TO_MEDIUM, medium + 1)).round().astype(int)).tolist()
+    early = [i for i in early if i < expert]
+    later = list(range(medium + 1, expert))
+    wanted = min(CHECKPOINTS - len(early), len(later))
+    chosen: list[int] = []
+    for level in np.linspace(returns[medium], returns[expert], wanted + 2)[1:-1]:
+        left = [i for i in later if i not in chosen]
+        chosen.append(min(left, key=lambda i: abs(returns[i] - level)))
+    return [*early, *sorted(chosen), expert]
+
+
+def main() -> None:
+    """`python -m trajstitch.benchmark.expert train|ladder|report`."""
+    import tyro
+
+    from trajstitch.benchmark.ladder_report import write_report
+
+    def ladder(run: Positional[Path]) -> None:
+        """Make the ladder of a run from the checkpoints evaluated so far."""
+        build_ladder(run)
+        print(run / "ladder.safetensors")
+
+    def report(ladders: Positional[tuple[str, ...]] = tuple(TASKS), to: Path = Path("docs/results/ladders.md")) -> None:
+        """Write the results page of ladders, given by task or file."""
+        write_report(ladders, to)
+        print(to)
+
+    try:
+        asked = tyro.extras.subcommand_cli_from_dict({"train": Expert, "ladder": ladder, "report": report})
+        if isinstance(asked, Expert):
+            print(expert(asked))
+    except InputError as error:
+        logger.info(f"error: {error}")
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

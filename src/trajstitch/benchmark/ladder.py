@@ -1,0 +1,172 @@
+"""A ladder: the policies met along one training run, weakest first, the expert last.
+
+One safetensors file a task, half precision, with its training curves and versions as metadata. Reading and
+acting need numpy alone, so that `collect` and its worker processes never import jax.
+"""
+
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from trajstitch.errors import InputError
+from trajstitch.storage.tensors import read_tensors, save_tensors
+
+TASKS = {"hopper": "Hopper-v5", "walker2d": "Walker2d-v5", "halfcheetah": "HalfCheetah-v5"}
+SHIPPED = Path(__file__).parent / "ladders"
+MEDIUM = 1 / 3
+"""The medium policy is the first to reach this fraction of the expert's return."""
+
+Layers = list[tuple[np.ndarray, np.ndarray]]
+"""The policy network: weights (in, out) and biases (out,), float32, first layer first."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A policy as it was after `steps` environment steps, with the return of its (rounded) weights."""
+
+    steps: int
+    mean_return: float
+    std_return: float
+    episodes: int
+    layers: Layers = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Ladder:
+    task: str
+    environment: str
+    """The Gymnasium id the policies were trained and evaluated in, such as Hopper-v5."""
+    checkpoints: tuple[Checkpoint, ...]
+    """In training order; the last one is the expert."""
+    seed: int
+    """The seed of the training run that the checkpoints come from."""
+    curves: dict[int, list[tuple[int, float]]] = field(default_factory=dict, repr=False)
+    """Seed to (environment steps, mean return) at each evaluation, for every seed that was trained."""
+    versions: dict[str, str] = field(default_factory=dict, repr=False)
+    machine: str = field(default="", repr=False)
+    command: str = field(default="", repr=False)
+
+    @property
+    def expert(self) -> Checkpoint:
+        return self.checkpoints[-1]
+
+    @property
+    def medium(self) -> Checkpoint:
+        return self.checkpoints[self.medium_index]
+
+    @property
+    def medium_index(self) -> int:
+        """Index of the first checkpoint that reaches a third of the expert's return."""
+        return first_medium([checkpoint.mean_return for checkpoint in self.checkpoints])
+
+
+def first_medium(returns: Sequence[float]) -> int:
+    """Index of the first of `returns` to reach a third of the last one."""
+    return next(i for i, value in enumerate(returns) if value >= returns[-1] * MEDIUM or i == len(returns) - 1)
+
+
+def act(layers: Layers, observation: np.ndarray, bound: np.ndarray | float = 1.0) -> np.ndarray:
+    """The policy's actions for observations of shape (..., dimensions): a ReLU network, then tanh × bound."""
+    hidden = np.asarray(observation, np.float32)
+    for weight, bias in layers[:-1]:
+        hidden = np.maximum(hidden @ weight + bias, 0)
+    weight, bias = layers[-1]
+    return np.float32(bound) * np.tanh(hidden @ weight + bias)
+
+
+def load_ladder(task_or_path: str | Path) -> Ladder:
+    """Load a shipped ladder by its task's name, or any ladder by its file's path."""
+    path = Path(task_or_path)
+    if task_or_path in TASKS:
+        path = SHIPPED / f"{task_or_path}.safetensors"
+    elif not path.is_file():
+        if path.suffix or len(path.parts) > 1:
+            raise InputError(f"{path}: no such ladder file; `trajstitch expert TASK` trains one")
+        raise InputError(unknown_task(str(task_or_path)))
+    try:
+        tensors, header = read_tensors(path)
+        tensors = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
+        checkpoints = json.loads(header["checkpoints"])
+        return Ladder(
+            task=header["task"],
+            environment=header["environment"],
+            checkpoints=tuple(
+                Checkpoint(**facts, layers=layers_from(tensors, f"{index}/")) for index, facts in enumerate(checkpoints)
+            ),
+            seed=int(header["seed"]),
+            curves={
+                int(seed): [(steps, value) for steps, value in curve]
+                for seed, curve in json.loads(header["curves"]).items()
+            },
+            versions=json.loads(header["versions"]),
+            machine=header["machine"],
+            command=header["command"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not a ladder file ({error}); `trajstitch expert TASK` writes one") from error
+
+
+def save_ladder(ladder: Ladder, path: str | Path) -> None:
+    """Write the ladder in half precision; `path` is replaced in one step or not touched at all."""
+    tensors: dict[str, np.ndarray] = {}
+    for index, checkpoint in enumerate(ladder.checkpoints):
+        tensors |= {name: array.astype(np.float16) for name, array in named(checkpoint.layers, f"{index}/").items()}
+    facts = [
+        {
+            "steps": checkpoint.steps,
+            "mean_return": checkpoint.mean_return,
+            "std_return": checkpoint.std_return,
+            "episodes": checkpoint.episodes,
+        }
+        for checkpoint in ladder.checkpoints
+    ]
+    save_tensors(
+        tensors,
+        path,
+        {
+            "task": ladder.task,
+            "environment": ladder.environment,
+            "checkpoints": json.dumps(facts),
+            "seed": str(ladder.seed),
+            "curves": json.dumps(ladder.curves),
+            "versions": json.dumps(ladder.versions),
+            "machine": ladder.machine,
+            "command": ladder.command,
+        },
+    )
+
+
+def named(layers: Layers, prefix: str = "") -> dict[str, np.ndarray]:
+    """The layers as the tensors of a safetensors file."""
+    return {
+        f"{prefix}{index}/{kind}": array
+        for index, layer in enumerate(layers)
+        for kind, array in zip(("weight", "bias"), layer, strict=True)
+    }
+
+
+def layers_from(tensors: dict[str, np.ndarray], prefix: str = "") -> Layers:
+    """The inverse of `named`."""
+    count = sum(name.startswith(prefix) and name.endswith("weight") for name in tensors)
+    if not count:
+        raise KeyError(f"{prefix}0/weight")
+    return [(tensors[f"{prefix}{index}/weight"], tensors[f"{prefix}{index}/bias"]) for index in range(count)]
+
+
+def rounded(layers: Layers) -> Layers:
+    """The layers as they come back from a ladder file: through half precision."""
+    return [
+        (weight.astype(np.float16).astype(np.float32), bias.astype(np.float16).astype(np.float32))
+        for weight, bias in layers
+    ]
+
+
+def unknown_task(name: str) -> str:
+    """The message for a task that isn't built in, with the nearest that is."""
+    near = difflib.get_close_matches(name.lower(), TASKS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"the tasks are {', '.join(TASKS)}"
+    return f"unknown task {name!r}; {hint}"

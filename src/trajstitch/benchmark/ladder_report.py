@@ -1,0 +1,101 @@
+"""The results page of the ladders: what each policy returns, how training went, and with what."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from trajstitch.benchmark.ladder import Ladder, load_ladder
+from trajstitch.storage.atomic import replacing
+
+AIMS = {"hopper": 3_300, "walker2d": 4_500, "halfcheetah": 10_000}
+"""The expert's return that we aim for."""
+
+
+def write_report(ladders: Sequence[str | Path], path: Path) -> None:
+    """Write the page and, beside it, a figure of each ladder's training curves."""
+    loaded = [load_ladder(ladder) for ladder in ladders]
+    for ladder in loaded:
+        draw(ladder, path.with_name(figure(ladder)))
+    with replacing(path, force=True) as fresh:
+        fresh.write_text(ladder_report(loaded))
+
+
+def ladder_report(ladders: Sequence[Ladder]) -> str:
+    """The page as Markdown."""
+    lines = [
+        "# The shipped ladders",
+        "",
+        "Policies met along TD3 training runs, from which `trajstitch collect` makes the built-in sets. "
+        "This page is written by `python -m trajstitch.benchmark.expert report`. A return is the mean ± standard "
+        "deviation over episodes without noise of the policy as shipped, rounded to half precision; those episodes "
+        "had no part in choosing it.",
+        "",
+        "| task | environment | expert's return | aim | met | seeds trained | best seed |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for ladder in ladders:
+        aim = AIMS.get(ladder.task)
+        met = "" if aim is None else "yes" if ladder.expert.mean_return >= aim else "no"
+        lines.append(
+            f"| {ladder.task} | {ladder.environment} | {spread(ladder.expert.mean_return, ladder.expert.std_return)} "
+            f"| {'' if aim is None else f'≥ {aim:,}'} | {met} | {len(ladder.curves)} | {ladder.seed} |"
+        )
+    for ladder in ladders:
+        lines += ["", f"## {ladder.task}", "", *section(ladder)]
+    return "\n".join(lines) + "\n"
+
+
+def section(ladder: Ladder) -> list[str]:
+    ends = {seed: np.mean([value for _, value in curve[-10:]]) for seed, curve in sorted(ladder.curves.items())}
+    lines = [
+        f"![Training curves of every {ladder.task} seed]({figure(ladder)})",
+        "",
+        "| steps | return | episodes | |",
+        "|---|---|---|---|",
+    ]
+    for index, checkpoint in enumerate(ladder.checkpoints):
+        role = "medium" if index == ladder.medium_index else "expert" if checkpoint is ladder.expert else ""
+        value = spread(checkpoint.mean_return, checkpoint.std_return)
+        lines.append(f"| {checkpoint.steps:,} | {value} | {checkpoint.episodes} | {role} |")
+    return [
+        *lines,
+        "",
+        "Mean return over each seed's last ten evaluations: "
+        + ", ".join(f"seed {seed}: {value:,.0f}" for seed, value in ends.items())
+        + ".",
+        "",
+        f"- Command: `{ladder.command}`",
+        f"- Machine: {ladder.machine or 'not recorded'}",
+        "- Versions: " + ", ".join(f"{name} {version}" for name, version in ladder.versions.items()),
+    ]
+
+
+def draw(ladder: Ladder, path: Path) -> None:
+    """The return of every seed over training, the ladder's own policies marked."""
+    import matplotlib.figure
+
+    canvas = matplotlib.figure.Figure(figsize=(6, 3), layout="constrained")
+    axes = canvas.subplots()
+    for seed, curve in sorted(ladder.curves.items()):
+        steps, values = np.array(curve).T
+        own = seed == ladder.seed
+        axes.plot(steps, values, linewidth=1.5 if own else 0.8, label=f"seed {seed}", zorder=2 + own)
+    steps = [checkpoint.steps for checkpoint in ladder.checkpoints]
+    returns = [checkpoint.mean_return for checkpoint in ladder.checkpoints]
+    axes.plot(steps, returns, "k.", markersize=5, label="ladder", zorder=4)
+    if ladder.task in AIMS:
+        axes.axhline(AIMS[ladder.task], color="0.6", linewidth=0.8, linestyle="--", label="aim")
+    axes.set(xlabel="environment steps", ylabel="return", title=ladder.environment)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k")
+    axes.legend(fontsize="x-small", frameon=False)
+    with replacing(path, force=True) as fresh:
+        canvas.savefig(fresh, metadata={"Date": None})
+
+
+def figure(ladder: Ladder) -> str:
+    return f"ladder-{ladder.task}.svg"
+
+
+def spread(mean: float, deviation: float) -> str:
+    return f"{mean:,.0f} ± {deviation:,.0f}"

@@ -1,0 +1,115 @@
+"""The accelerator's half of training a ladder: TD3 for all seeds at once, with the replay on the device."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from trajstitch.benchmark.rollout import Environment
+from trajstitch.policies.td3 import TD3, Batch, State
+from trajstitch.storage.runs import tensors_of, tree_from
+
+
+class Learner:
+    """States and replay of every seed, each array with the seeds as its first axis."""
+
+    def __init__(self, algorithm: TD3, environment: Environment, seeds: list[int], capacity: int, updates: int) -> None:
+        self.algorithm, self.environment, self.updates = algorithm, environment, updates
+        self.seeds = jnp.asarray(seeds)
+        self.state = initial(algorithm, environment, self.seeds)
+        self.replay = jnp.zeros((len(seeds), capacity, environment.row))
+        self.actor = flat_actor(self.state)
+        self.metrics: dict[str, Array] = {}
+        self.seen = 0
+
+    def insert(self, rows: Float[np.ndarray, "seeds rows row"]) -> None:
+        """Add transitions, in place of the oldest when the replay is full. Its capacity is a multiple of theirs."""
+        self.replay = _insert(self.replay, rows, self.seen % self.replay.shape[1])
+        self.seen += rows.shape[1]
+
+    def improve(self, index: int) -> None:
+        """Start round `index` of updates; returns at once, while the device works."""
+        filled = min(self.seen, self.replay.shape[1])
+        self.state, self.actor, self.metrics = _improve(
+            self.state, self.replay, filled, self.seeds, index, self.algorithm, self.environment, self.updates
+        )
+
+    def weights(self) -> Float[np.ndarray, "seeds parameters"]:
+        """The actors as flat vectors; waits for the updates under way."""
+        return np.asarray(self.actor)
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """The state, for a file."""
+        return tensors_of(self.state)
+
+    def restore(self, tensors: dict[str, np.ndarray], rows: Float[np.ndarray, "seeds rows row"], seen: int) -> None:
+        """Take up the state of `tensors`, having seen `seen` transitions of which `rows` are the last."""
+        self.state = tree_from(tensors, self.state, "the snapshot")
+        self.actor = flat_actor(self.state)
+        capacity = self.replay.shape[1]
+        rows = rows[:, -capacity:]
+        slots = np.arange(seen - rows.shape[1], seen) % capacity
+        replay = np.zeros(self.replay.shape, np.float32)
+        replay[:, slots] = rows
+        self.replay, self.seen = jnp.asarray(replay), seen
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def initial(algorithm: TD3, environment: Environment, seeds: Int[Array, " seeds"]) -> State:
+    def one(seed: Int[Array, ""]) -> State:
+        return algorithm.init(jax.random.key(seed), environment.observations, environment.bound)
+
+    return jax.vmap(one)(seeds)
+
+
+@partial(jax.jit, donate_argnums=0)
+def _insert(
+    replay: Float[Array, "seeds capacity row"], rows: Float[Array, "seeds rows row"], position: Int[Array, ""]
+) -> Float[Array, "seeds capacity row"]:
+    return jax.lax.dynamic_update_slice(replay, rows, (0, position, 0))
+
+
+@partial(jax.jit, static_argnums=(5, 6, 7), donate_argnums=0)
+def _improve(
+    state: State,
+    replay: Float[Array, "seeds capacity row"],
+    filled: Int[Array, ""],
+    seeds: Int[Array, " seeds"],
+    index: Int[Array, ""],
+    algorithm: TD3,
+    environment: Environment,
+    updates: int,
+) -> tuple[State, Float[Array, "seeds parameters"], dict[str, Array]]:
+    """A whole round in one program: every batch is drawn at once, then one scan over the updates."""
+    shape = (updates // algorithm.policy_delay, algorithm.policy_delay, algorithm.batch_size)
+
+    def step(state: State, drawn):
+        rows, key = drawn
+        return algorithm.update(state, unpack(rows, environment), key)
+
+    def one(state: State, replay: Float[Array, "capacity row"], seed: Int[Array, ""]):
+        draw_key, noise_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), index))
+        rows = replay[jax.random.randint(draw_key, shape, 0, filled)]
+        return jax.lax.scan(step, state, (rows, jax.random.split(noise_key, shape[0])))
+
+    state, metrics = jax.vmap(one)(state, replay, seeds)
+    return state, flat_actor(state), {name: values.mean(1) for name, values in metrics.items()}
+
+
+def unpack(rows: Float[Array, "*batch row"], environment: Environment) -> Batch:
+    width, actions = environment.observations, len(environment.bound)
+    return Batch(
+        observation=rows[..., :width],
+        action=rows[..., width : width + actions],
+        next_observation=rows[..., width + actions : -2],
+        reward=rows[..., -2],
+        terminated=rows[..., -1],
+    )
+
+
+@jax.jit
+def flat_actor(state: State) -> Float[Array, "seeds parameters"]:
+    parameters = jax.tree.leaves(state.actor.network.layers)
+    return jnp.concatenate([leaf.reshape(len(leaf), -1) for leaf in parameters], axis=1)

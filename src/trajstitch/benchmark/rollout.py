@@ -1,0 +1,265 @@
+"""Environments stepped in processes of their own: exploration for training, and evaluation.
+
+Nothing here imports jax, so a process starts in a second and is safe beside an accelerator's.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import struct
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from trajstitch.benchmark.ladder import TASKS, Layers, act, unknown_task
+from trajstitch.errors import InputError
+
+SPAWN = multiprocessing.get_context("spawn")  # a forked jax can deadlock
+MESSAGE = struct.Struct("<q?")
+LONGEST = 100_000
+"""Steps after which an episode is given up: nothing would end it."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A Gymnasium environment with flat observations and actions within ±bound."""
+
+    name: str
+    observations: int
+    bound: tuple[float, ...]
+
+    @property
+    def row(self) -> int:
+        """Length of a transition: observation, action, next observation, reward, terminated."""
+        return 2 * self.observations + len(self.bound) + 2
+
+    def make(self) -> gymnasium.Env:
+        return gymnasium.make(self.name, disable_env_checker=True)
+
+
+def environment(task: str) -> Environment:
+    """The environment of a task (hopper), or any that Gymnasium knows by its id (Pendulum-v1)."""
+    name = TASKS.get(task, task)
+    try:
+        env = gymnasium.make(name, disable_env_checker=True)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise InputError(f'{name} needs MuJoCo: pip install "trajstitch[mujoco]"') from error
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        raise InputError(unknown_task(task)) from error
+    observed, acted = env.observation_space, env.action_space
+    env.close()
+    if not isinstance(observed, gymnasium.spaces.Box) or len(observed.shape) != 1:
+        raise InputError(f"{name}: observations are {observed}; TD3 here needs a Box with one axis")
+    if not isinstance(acted, gymnasium.spaces.Box) or len(acted.shape) != 1:
+        raise InputError(f"{name}: actions are {acted}; TD3 here needs a Box with one axis")
+    if not np.isfinite(acted.high).all() or (acted.low != -acted.high).any():
+        raise InputError(f"{name}: actions lie in {acted.low}..{acted.high}; TD3 here needs finite ±bounds")
+    return Environment(name, observed.shape[0], tuple(acted.high.tolist()))
+
+
+def unflatten(weights: np.ndarray, sizes: Sequence[int]) -> Layers:
+    """Views of a flat vector of parameters as the layers of a network with these widths."""
+    layers, start = [], 0
+    for rows, columns in pairwise(sizes):
+        middle, end = start + rows * columns, start + rows * columns + columns
+        layers.append((weights[start:middle].reshape(rows, columns), weights[middle:end]))
+        start = end
+    return layers
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """How one seed explores."""
+
+    environment: Environment
+    seed: int
+    environments: int
+    """Environments stepped together."""
+    steps: int
+    """Steps of each environment in a round."""
+    sizes: tuple[int, ...]
+    """Widths of the policy's layers."""
+    noise: float
+    """Standard deviation of the noise on actions, relative to the bound."""
+    start_steps: int
+    """Random actions until all environments together have taken this many steps."""
+
+
+class Explorer:
+    """One seed's environments in a process; the policy goes in and transitions come out by shared memory."""
+
+    def __init__(self, plan: Exploration) -> None:
+        size = plan.environments * plan.steps
+        parameters = sum((rows + 1) * columns for rows, columns in pairwise(plan.sizes))
+        weights = SPAWN.RawArray("f", parameters)
+        rows = SPAWN.RawArray("f", size * plan.environment.row)
+        self.weights = np.frombuffer(weights, np.float32)
+        self.rows = np.frombuffer(rows, np.float32).reshape(size, plan.environment.row)
+        self.pipe, theirs = SPAWN.Pipe()
+        self.process = SPAWN.Process(target=_serve, args=(theirs, weights, rows, plan), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def start(self, index: int, reset: bool) -> None:
+        """Begin round `index` with the policy now in `weights`; `reset` starts new episodes, seeded by the round."""
+        self.pipe.send_bytes(MESSAGE.pack(index, reset))
+
+    def finish(self) -> None:
+        """Wait until the round's transitions are in `rows`, step by step, the environments in order."""
+        try:
+            error = self.pipe.recv_bytes()
+        except (EOFError, ConnectionError) as gone:
+            raise RuntimeError(f"an environment process ended with exit code {self.process.exitcode}") from gone
+        if error:
+            raise RuntimeError(f"an environment process failed:\n{error.decode()}")
+
+    def close(self) -> None:
+        self.pipe.close()
+        self.process.join(5)
+        if self.process.is_alive():
+            self.process.terminate()
+            self.process.join()
+
+
+def _serve(pipe: Connection, weights: Any, rows: Any, plan: Exploration) -> None:
+    """The process: one round of exploration for each message, until the other end closes."""
+    try:
+        explore = explorer(plan, np.frombuffer(weights, np.float32), np.frombuffer(rows, np.float32))
+        while True:
+            index, reset = MESSAGE.unpack(pipe.recv_bytes())
+            explore(index, reset)
+            pipe.send_bytes(b"")
+    except (EOFError, ConnectionError, KeyboardInterrupt):
+        return
+    except Exception:
+        with contextlib.suppress(OSError):
+            pipe.send_bytes(traceback.format_exc().encode())
+
+
+def explorer(plan: Exploration, weights: np.ndarray, rows: np.ndarray):
+    """A function that plays round `index` and fills `rows` with its transitions.
+
+    The same plan, round and policy give the same bits: the noise is drawn from (seed, round), and environments
+    are seeded whenever they are all reset.
+    """
+    layers = unflatten(weights, plan.sizes)
+    bound = np.asarray(plan.environment.bound, np.float32)
+    count, width, actions = plan.environments, plan.environment.observations, len(bound)
+    table = rows.reshape(plan.steps, count, plan.environment.row)
+    environments = [plan.environment.make() for _ in range(count)]
+    current = np.zeros((count, width), np.float32)
+
+    def explore(index: int, reset: bool) -> None:
+        random = np.random.default_rng((plan.seed, index))
+        if reset:
+            for i, env in enumerate(environments):
+                current[i], _ = env.reset(seed=int(np.random.SeedSequence((plan.seed, index, i)).generate_state(1)[0]))
+        for step in table:
+            if index * plan.steps * count < plan.start_steps:
+                action = random.uniform(-bound, bound, (count, actions)).astype(np.float32)
+            else:
+                noise = plan.noise * bound * random.standard_normal((count, actions), np.float32)
+                action = np.clip(act(layers, current, bound) + noise, -bound, bound)
+            step[:, :width] = current
+            step[:, width : width + actions] = action
+            for i, env in enumerate(environments):
+                following, reward, terminated, truncated, _ = env.step(action[i])
+                step[i, width + actions : -2] = following
+                step[i, -2:] = reward, terminated
+                # The episode's last observation is stored above; the next row starts from the new one.
+                current[i] = env.reset()[0] if terminated or truncated else following
+
+    return explore
+
+
+def evaluate(environment: Environment, layers: Layers, episodes: int, first_seed: int) -> list[float]:
+    """Returns of the policy without noise, episode i started from seed `first_seed` + i."""
+    bound = np.asarray(environment.bound)
+    environments = _environments(environment, episodes)
+    return play(environments, lambda observations: act(layers, observations, bound), first_seed)
+
+
+def play(
+    environments: Sequence[gymnasium.Env],
+    act: Callable[[np.ndarray], np.ndarray],
+    first_seed: int,
+    flatten: Callable[[Any], np.ndarray] = np.asarray,
+) -> list[float]:
+    """The return of one episode in each environment, the i-th started from seed `first_seed` + i.
+
+    The episodes are stepped together, so that short ones don't count more; finished ones keep their place in the
+    policy's batch, so that no bit depends on them.
+    """
+    current = np.stack([flatten(env.reset(seed=first_seed + i)[0]) for i, env in enumerate(environments)])
+    returns, running = np.zeros(len(environments)), list(range(len(environments)))
+    steps = 0
+    while running:
+        steps += 1
+        if steps > LONGEST:
+            raise InputError(
+                f"an episode went on for {LONGEST:,} steps: its environment has no time limit, and needs one "
+                "(max_episode_steps) to be evaluated in"
+            )
+        action = act(current)
+        for i in tuple(running):
+            observation, reward, terminated, truncated, _ = environments[i].step(action[i])
+            current[i] = flatten(observation)
+            returns[i] += float(reward)
+            if terminated or truncated:
+                running.remove(i)
+    return returns.tolist()
+
+
+@cache
+def _environments(environment: Environment, count: int) -> list[gymnasium.Env]:
+    return [environment.make() for _ in range(count)]
+
+
+def evaluators(processes: int) -> ProcessPoolExecutor:
+    """Processes for `evaluate`; they end with this one, however it ends."""
+    return ProcessPoolExecutor(processes, SPAWN, _end_with_parent)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextlib.contextmanager
+def light_processes() -> Iterator[None]:
+    """Processes started within use one BLAS thread, the fastest for networks this small, and don't run the user's
+    script again: a spawned process would, and one without a `__main__` guard would start processes of its own.
+    """
+    main = sys.modules["__main__"]
+    hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    for name in hidden:
+        setattr(main, name, None)
+    try:
+        yield
+    finally:
+        for name, value in hidden.items():
+            setattr(main, name, value)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

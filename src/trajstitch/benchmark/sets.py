@@ -1,0 +1,70 @@
+"""The built-in benchmark sets: which there are, and by which recipe each is collected.
+
+They follow D4RL's recipes with policies of our own; they are not D4RL's data. A recipe is a sequence of parts, and a
+part is a policy of the task's ladder with an amount of action noise.
+"""
+
+import difflib
+import re
+from dataclasses import dataclass
+
+from trajstitch.benchmark.ladder import TASKS
+from trajstitch.errors import InputError
+
+EXPERT_FRACTIONS = (0, 0.1, 2.5, 5, 10, 20, 30, 40)
+"""Percent of clean expert trajectories in the paper's second experiment."""
+
+_SIZES = {"medium": 1_000_000, "medium-expert": 2_000_000, "expert": 1_000_000}
+_REPLAY_SIZES = {"hopper": 400_000, "walker2d": 300_000, "halfcheetah": 200_000}
+_KINDS = ("medium", "medium-replay", "medium-expert", "expert")
+
+
+@dataclass(frozen=True)
+class BuiltIn:
+    """A built-in set: `TASK/KIND`, as many transitions as D4RL's set of that kind has."""
+
+    task: str
+    kind: str
+    transitions: int
+    expert_percent: float | None = None
+    """For the expert-fraction family: percent of the trajectories that are clean expert ones."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.task}/{self.kind}"
+
+    @property
+    def minari_id(self) -> str:
+        """Where `collect` puts it in the local Minari store (Minari's names hold no dots)."""
+        return f"trajstitch/{self.task}/{self.kind.replace('.', 'p')}-v0"
+
+    @property
+    def recipe(self) -> str:
+        """What is in it, in words."""
+        if self.expert_percent is not None:
+            return f"noisy expert, {self.expert_percent:g} % clean episodes"
+        return {
+            "medium": "one mediocre policy, noisy",
+            "medium-replay": "all policies up to medium",
+            "medium-expert": "half medium, half expert",
+            "expert": "the expert, hardly noisy",
+        }[self.kind]
+
+
+def built_in(name: str) -> BuiltIn:
+    """Look a set up by its name; raise with the nearest name when there is none."""
+    match = re.fullmatch(r"(\w+)/noisy-expert-(\d+(?:\.\d+)?)", name)
+    if match and match[1] in TASKS and float(match[2]) < 100:
+        return BuiltIn(match[1], f"noisy-expert-{match[2]}", 200_000, float(match[2]))
+    if name in NAMES:
+        task, kind = name.split("/")
+        return BuiltIn(task, kind, _REPLAY_SIZES[task] if kind == "medium-replay" else _SIZES[kind])
+    near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.5)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    raise InputError(f"no built-in set {name!r}{hint}: `trajstitch sets` lists them")
+
+
+NAMES = (
+    *(f"{task}/{kind}" for task in TASKS for kind in _KINDS),
+    *(f"{task}/noisy-expert-{percent:g}" for task in TASKS for percent in EXPERT_FRACTIONS),
+)

@@ -1,0 +1,109 @@
+"""The folder of a ladder's training: its checkpoints, their evaluations, and what is needed to go on.
+
+evaluations.csv               a line for each evaluated checkpoint and seed
+checkpoints/STEPS.safetensors the actors of all seeds after STEPS steps
+snapshot.safetensors          the learner's state to resume from
+replay/STEPS.safetensors      the transitions between the snapshot at STEPS and the one before
+ladder.safetensors            the result
+"""
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trajstitch.benchmark.ladder import Layers, layers_from, named
+from trajstitch.progress import logger
+from trajstitch.storage.atomic import replacing
+from trajstitch.storage.runs import Run
+from trajstitch.storage.tensors import read_tensors, save_tensors
+
+if TYPE_CHECKING:
+    from trajstitch.benchmark.learner import Learner
+
+
+class TrainingRun(Run):
+    COLUMNS = ("seed", "steps", "mean_return", "std_return", "episodes")
+
+    @cached_property
+    def evaluations(self) -> dict[tuple[int, int], tuple[int, int, float, float, int]]:
+        """Seed and steps to the row of `evaluations.csv`."""
+        return {(row[0], row[1]): row for row in self._read()}
+
+    def _read(self) -> Iterator[tuple[int, int, float, float, int]]:
+        path = self.folder / "evaluations.csv"
+        lines = path.read_text().splitlines()[1:] if path.exists() else []
+        for line in csv.reader(lines):
+            if len(line) == len(self.COLUMNS) and line[-1]:  # a killed run may leave part of a line
+                yield int(line[0]), int(line[1]), float(line[2]), float(line[3]), int(line[4])
+
+    def record(self, seed: int, steps: int, returns: Sequence[float]) -> None:
+        """Add an evaluation."""
+        self.evaluations[seed, steps] = (seed, steps, float(np.mean(returns)), float(np.std(returns)), len(returns))
+        with (self.folder / "evaluations.csv").open("a", newline="") as file:
+            csv.writer(file).writerow(self.evaluations[seed, steps])
+
+    def curves(self) -> dict[int, list[tuple[int, float]]]:
+        """Seed to (steps, mean return), in training order."""
+        curves: dict[int, list[tuple[int, float]]] = {}
+        for seed, steps, mean, *_ in sorted(self.evaluations.values()):
+            curves.setdefault(seed, []).append((steps, mean))
+        return curves
+
+    def checkpoints(self) -> list[int]:
+        """The steps at which there are checkpoints."""
+        return sorted(int(path.stem) for path in (self.folder / "checkpoints").glob("*.safetensors"))
+
+    def unevaluated(self, seeds: Sequence[int]) -> list[tuple[int, int]]:
+        return [
+            (seed, steps) for steps in self.checkpoints() for seed in seeds if (seed, steps) not in self.evaluations
+        ]
+
+    def save_checkpoint(self, steps: int, actors: dict[int, Layers], metrics: dict[str, Any]) -> None:
+        tensors = {}
+        for seed, layers in actors.items():
+            tensors |= named(layers, f"{seed}/")
+        shown = {name: json.dumps(np.asarray(values).tolist()) for name, values in metrics.items()}
+        save_tensors(tensors, self.folder / "checkpoints" / f"{steps:09}.safetensors", {"steps": str(steps)} | shown)
+
+    def layers(self, seed: int, steps: int) -> Layers:
+        tensors, _ = read_tensors(self.folder / "checkpoints" / f"{steps:09}.safetensors")
+        return layers_from(tensors, f"{seed}/")
+
+    def save_snapshot(self, steps: int, learner: "Learner", rows: np.ndarray) -> None:
+        """Save everything needed to go on; `rows` are the transitions since the last snapshot."""
+        save_tensors({"rows": rows}, self.folder / "replay" / f"{steps:09}.safetensors", {"steps": str(steps)})
+        save_tensors(learner.tensors(), self.folder / "snapshot.safetensors", {"steps": str(steps)})
+        for path in (self.folder / "replay").glob("*.safetensors"):
+            if int(path.stem) <= steps - self.facts["config"]["replay"] - rows.shape[1]:
+                path.unlink()
+
+    def restore(self, learner: "Learner", steps: int, round_steps: int) -> tuple[int, np.ndarray | None]:
+        """Bring the learner to where the run goes on; return its steps and the last round's transitions.
+
+        What the run wrote after that point goes, and is made again.
+        """
+        if steps in self.checkpoints():
+            return steps, None
+        begin, recent = 0, None
+        if (self.folder / "snapshot.safetensors").exists():
+            tensors, facts = read_tensors(self.folder / "snapshot.safetensors")
+            begin = int(facts["steps"])
+            paths = sorted((self.folder / "replay").glob("*.safetensors"))
+            rows = [read_tensors(path)[0]["rows"] for path in paths if int(path.stem) <= begin]
+            replay = np.concatenate(rows, axis=1)
+            recent = replay[:, -round_steps:]
+            learner.restore(tensors, replay[:, :-round_steps], begin - round_steps)
+            logger.info(f"{self.folder}: going on from step {begin:,}")
+        for later in (steps for steps in self.checkpoints() if steps > begin):
+            (self.folder / "checkpoints" / f"{later:09}.safetensors").unlink()
+        self.evaluations = {key: row for key, row in self.evaluations.items() if key[1] <= begin}
+        with (
+            replacing(self.folder / "evaluations.csv", force=True) as fresh,
+            fresh.open("w", newline="") as file,
+        ):
+            csv.writer(file).writerows([self.COLUMNS, *self.evaluations.values()])
+        return begin, recent

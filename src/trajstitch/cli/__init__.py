@@ -1,0 +1,108 @@
+"""The command line: `trajstitch VERB`. Flags come from the fields of typed classes; results go to stdout.
+
+Nothing heavy is imported before the verb is known, so that `--help` is instant.
+"""
+
+import difflib
+import importlib
+import io
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+
+from trajstitch.errors import InputError
+
+VERBS = {
+    "sets": "list the built-in benchmark sets and what is in the local Minari store",
+    "collect": "make a built-in set by rolling out the shipped policies",
+    "inspect": "show what is in a data set, and check it",
+    "convert": "copy a data set from one format to another",
+    "stitch": "make a better data set out of one, from its own trajectories",
+    "truth": "ask the simulator how real a run's jumps are",
+    "train": "train a policy on a data set, several seeds at once",
+    "evaluate": "roll a run's policies out and score them",
+    "expert": "train a ladder of policies (TD3) for the built-in sets",
+}
+
+HELP = """\
+usage: trajstitch VERB [flags]      `trajstitch VERB --help` explains a verb
+
+Better offline-RL data from the data you have.
+
+verbs:
+{verbs}
+
+A data set is named by a URI:
+  minari:mujoco/hopper/medium-v0    in the local Minari store, or downloaded into it
+  d4rl:hopper-medium-v2.hdf5        a D4RL file
+  npz:log.npz                       NumPy arrays (observations, actions, rewards, ...)
+  table:log.parquet                 a CSV or Parquet file, one row a step
+  hopper/medium-replay              a built-in set, collected on first use
+
+try:
+  trajstitch collect hopper/medium-replay --transitions 50000 --to npz:hopper.npz
+  trajstitch inspect npz:hopper.npz
+  trajstitch stitch npz:hopper.npz minari:my/hopper-stitched-v0 --preset quick
+  trajstitch train bc minari:my/hopper-stitched-v0 --run clone && trajstitch evaluate clone
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit: 0 done, 1 the job failed, 2 bad input or usage."""
+    # A terminated job unwinds like any other failure, so that nothing half-made stays behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without our signs shows the rest
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code."""
+    try:
+        return _dispatch(arguments)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has gone: nobody to tell
+        return 1
+    except Exception as error:
+        traceback.print_exc()
+        print(f"error: the job failed ({type(error).__name__}: {error})", file=sys.stderr)
+        return 1
+
+
+def _dispatch(arguments: Sequence[str]) -> int:
+    verb, rest = (arguments[0], arguments[1:]) if arguments else ("--help", ())
+    if verb in ("--help", "-h", "help"):
+        width = max(map(len, VERBS))
+        print(HELP.format(verbs="\n".join(f"  {name:{width}}  {text}" for name, text in VERBS.items())), end="")
+        return 0 if arguments else 2
+    if verb == "--version":
+        from importlib.metadata import version
+
+        print(version("trajstitch"))
+        return 0
+    if verb not in VERBS:
+        near = difflib.get_close_matches(verb, VERBS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "`trajstitch --help` lists them"
+        raise InputError(f"unknown verb {verb!r}: {hint}")
+    import tyro
+
+    from trajstitch.cli.output import show_log
+
+    show_log()
+    module = importlib.import_module(f"trajstitch.cli.{verb}")
+    asked = tyro.cli(
+        module.Command,
+        args=list(rest),
+        prog=f"trajstitch {verb}",
+        description=getattr(module, "DESCRIPTION", None),
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    return asked.execute() or 0

@@ -1,0 +1,42 @@
+"""`trajstitch collect SET`."""
+
+import time
+from dataclasses import dataclass
+
+from trajstitch import formats
+from trajstitch.benchmark import sets
+from trajstitch.benchmark.collect import Collect, collect
+from trajstitch.cli.output import print_json, stdout
+from trajstitch.data import environments
+
+
+@dataclass(frozen=True)
+class Command(Collect):
+    """Make a built-in set by rolling out the shipped policies: the same seed gives the same bits.
+
+    Example: trajstitch collect hopper/medium-replay --transitions 50000 --to npz:hopper.npz
+    """
+
+    to: str | None = None
+    """Where to save it, as a URI; in the local Minari store, under the set's own name, if not given."""
+    force: bool = False
+    """Overwrite what is there."""
+    json: bool = False
+    """Print JSON instead of a line of text."""
+
+    def execute(self) -> None:
+        target = self.to or f"minari:{sets.built_in(self.set).minari_id}"
+        formats.require_free(target, force=self.force)
+        start = time.monotonic()
+        data = collect(self)
+        seconds = time.monotonic() - start
+        formats.save(data, target, force=self.force)
+        score = environments.normalised(data.returns.mean(), data.metadata)
+        if self.json:
+            print_json({"saved": target, "seconds": seconds, "score": score, **data.summary()})
+            return
+        stdout().print(
+            f"{target}: {data.steps:,} transitions in {len(data):,} episodes, mean return {data.returns.mean():,.0f} "
+            f"(score {score:.1f}), collected at {data.steps / seconds:,.0f} steps/s",
+            soft_wrap=True,
+        )

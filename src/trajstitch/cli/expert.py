@@ -1,0 +1,33 @@
+"""`trajstitch expert TASK`."""
+
+from dataclasses import dataclass
+
+from trajstitch.benchmark.expert import Expert, expert
+from trajstitch.benchmark.ladder import load_ladder
+from trajstitch.cli.output import print_json, stdout
+
+
+@dataclass(frozen=True)
+class Command(Expert):
+    """Train a ladder of policies with TD3: the best seed's checkpoints along its run, and its expert.
+
+    Example: trajstitch expert hopper --steps 1000000 --seeds 5
+    """
+
+    json: bool = False
+    """Print JSON instead of text."""
+
+    def execute(self) -> None:
+        path = expert(self)
+        ladder = load_ladder(path)
+        rungs = [
+            {"steps": rung.steps, "mean_return": rung.mean_return, "std_return": rung.std_return}
+            for rung in ladder.checkpoints
+        ]
+        if self.json:
+            print_json({"ladder": str(path), "seed": ladder.seed, "checkpoints": rungs})
+            return
+        out = stdout()
+        for rung in rungs:
+            out.print(f"{rung['steps']:>10,} steps  return {rung['mean_return']:>8,.0f} ± {rung['std_return']:,.0f}")
+        out.print(f"{path}: {len(rungs)} policies of seed {ladder.seed}", soft_wrap=True)

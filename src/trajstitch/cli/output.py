@@ -1,0 +1,36 @@
+"""Where results and log lines go: results to stdout, everything else to stderr."""
+
+import json
+import logging
+import sys
+from typing import Any
+
+from rich.console import Console
+
+from trajstitch.progress import logger
+
+
+def stdout() -> Console:
+    """Return a console on the current stdout that prints names as they are, brackets and colons too."""
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def print_json(value: Any) -> None:
+    """Print a result for machines: one JSON document on stdout."""
+    json.dump(value, sys.stdout, indent=2)
+    print()
+
+
+class _OnStderr(logging.Handler):
+    """Prints log lines on the current stderr, above a live progress bar if there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        console.print(self.format(record), soft_wrap=True)
+
+
+def show_log() -> None:
+    """Show the log of `trajstitch` on stderr, once however often this is called."""
+    if not any(isinstance(handler, _OnStderr) for handler in logger.handlers):
+        logger.addHandler(_OnStderr())
+    logger.setLevel(logging.INFO)

@@ -1,0 +1,82 @@
+"""`trajstitch truth RUN`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.table import Table
+from tyro.conf import Positional, arg
+
+from trajstitch import formats
+from trajstitch.benchmark.sources import found_again
+from trajstitch.cli.output import print_json, stdout
+from trajstitch.errors import InputError
+from trajstitch.evaluation.simulator_check import report
+from trajstitch.stitching.graph import StitchGraph
+from trajstitch.stitching.pipeline import place
+from trajstitch.storage.runs import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """Ask the simulator how real a run's jumps are: set it to the state, take the action, compare.
+
+    For MuJoCo tasks whose observation shows the whole state, such as Hopper, Walker2d and HalfCheetah. The error is
+    given over the step's own length: 0 is real, 1 is as wrong as staying put.
+    """
+
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """The folder of a `trajstitch stitch` run."""
+    seed: int | None = None
+    """Of a run of several seeds, which; the first, unless told."""
+    steps: int = 20_000
+    """At most so many jumps, and so many edges of the graph, are asked about."""
+    json: bool = False
+    """Print JSON instead of tables."""
+
+    def execute(self) -> None:
+        run = Run.open(self.run, "stitch")
+        where = place(run, self.seed)
+        if not run.has(f"{where}passes"):
+            reason = run.read_json(f"{where}summary")["left_alone"] if run.has(f"{where}summary") else None
+            told = f"nothing was stitched: {reason}" if reason else "this run isn't finished: go on with it by --resume"
+            raise InputError(f"{self.run}: {told}")
+        data = found_again(run)
+        stitched = formats.load(f"npz:{run.path(f'{where}result.npz')}")
+        facts = report(data, stitched, StitchGraph.load(run.path("graph.safetensors")), self.steps)
+        run.write_json(f"{where}truth", facts)
+        if self.json:
+            print_json(facts)
+        else:
+            show(facts)
+
+
+def show(facts: dict[str, Any]) -> None:
+    out = stdout()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("", "steps", "error / length", "quartiles", "reward error"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for name, title in (("logged", "logged steps"), ("jumps", "jumps made"), ("edges", "all edges")):
+        one = facts.get(name, {"steps": 0})
+        if one["steps"]:
+            low, high = one["quartiles"]
+            row = (f"{one['median_ratio']:.3f}", f"{low:.3f} to {high:.3f}", f"{one['median_reward_error']:.3f}")
+            table.add_row(title, f"{one['steps']:,}", *row)
+    out.print(table)
+    for key, title in (("by_consistency", "consistency"), ("by_margin", "likelihood margin")):
+        if facts.get(key):
+            table = Table(box=None, pad_edge=False, header_style="bold")
+            for name in (title, "edges", "error / length"):
+                table.add_column(name, justify="right" if name != title else "left", no_wrap=True)
+            for row in facts[key]:
+                low, high = ("…" if bound is None else f"{bound:g}" for bound in (row["from"], row["to"]))
+                table.add_row(f"{low} to {high}", f"{row['edges']:,}", f"{row['median_ratio']:.3f}")
+            out.print()
+            out.print(table)
+    ranks = facts.get("rank_correlation", {})
+    if ranks and None not in ranks.values():
+        out.print(
+            f"\nRank correlation of the true error with consistency {ranks['consistency']:.2f}, "
+            f"with the likelihood {ranks['likelihood']:.2f}",
+            soft_wrap=True,
+        )

@@ -1,0 +1,230 @@
+"""Is the data fit to learn from? Every check gives its verdict, also when all is well.
+
+`bad` is data that no method should learn from; `note` is worth knowing and may be just as it should be. Each check is
+one pass in blocks, without a copy of the data.
+"""
+
+from collections.abc import Iterator
+from hashlib import blake2b
+
+import numpy as np
+from jaxtyping import Bool, Float, Integer
+
+from trajstitch.data import spaces
+from trajstitch.data.trajectories import Finding, Trajectories
+from trajstitch.formats import first_nonfinite
+
+BLOCK = 1 << 17
+"""Rows looked at together."""
+ROUNDING = 1e-6
+"""An action this far beyond a bound (relative to the bound, or to 1) has only been rounded: float32 keeps 6e-8."""
+MOST_CHOICES = 32
+"""Whole numbers, of which actions that hold no others may be choices."""
+MOST_LISTED = 12
+"""Dimensions named in one line."""
+
+ADVICE = {
+    "finite values": "drop or repair those episodes: one NaN spreads through every model",
+    "action bounds": "the environment can't have applied them as logged: clip them if it clips, else mend the log",
+    "early ends": "split the episodes there: what follows an end is another episode",
+    "empty episodes": "drop them: there is nothing in them to learn",
+}
+"""What to do when a check finds bad data."""
+
+
+def check(data: Trajectories) -> tuple[Finding, ...]:
+    """Every check's verdict on the data, then what else its loader had to say."""
+    own = (
+        _finite_values(data),
+        _action_bounds(data),
+        _early_ends(data),
+        _empty_episodes(data),
+        _missing_ends(data),
+        _contradictory_ends(data),
+        _constant_dimensions(data),
+        _whole_actions(data),
+        _changing_rewards(data),
+        _distinct_episodes(data),
+    )
+    loader = data.metadata.findings
+    if not any(finding.check == "continuity" for finding in loader):
+        own = (*own, Finding("continuity", "ok", "each step ends where the next one starts"))
+    return (*own, *loader)
+
+
+def _finite_values(data: Trajectories) -> Finding:
+    found = []
+    for name, values in (("observations", data.observations), ("actions", data.actions), ("rewards", data.rewards)):
+        first = first_nonfinite(values)
+        if first is None:
+            continue
+        nan = sum(int(np.isnan(part).sum()) for _, part in _blocks(values))
+        infinite = sum(int(np.isinf(part).sum()) for _, part in _blocks(values))
+        where = _place(data, first, data.first_rows if name == "observations" else data.offsets[:-1])
+        found.append(f"{nan:,} NaN and {infinite:,} infinite values in {name}, first in {where}")
+    return Finding("finite values", "bad" if found else "ok", "; ".join(found) or "no NaN or infinite values")
+
+
+def _action_bounds(data: Trajectories) -> Finding:
+    """Actions beyond the bounds are bad: what led to the next state was something else than what was logged."""
+    space = data.metadata.action_space
+    if space is None:
+        return Finding("action bounds", "note", "unknown: no action space is recorded")
+    if spaces.flat_size(space) != data.action_size:
+        detail = f"the action space has {spaces.flat_size(space)} dimensions, the actions have {data.action_size}"
+        return Finding("action bounds", "bad", detail)
+    low, high = (bound.astype(np.float64) for bound in spaces.flat_bounds(space))
+    if not (np.isfinite(low).any() or np.isfinite(high).any()):
+        return Finding("action bounds", "note", "the action space has none")
+    outside = at_bound = 0
+    worst, worst_at = 0.0, (0, 0)
+    with np.errstate(invalid="ignore"):  # infinity minus infinity, where a side has no bound
+        slack_low, slack_high = (ROUNDING * np.maximum(1, np.abs(bound)) for bound in (low, high))
+        for start, part in _blocks(data.actions):
+            excess = np.maximum(part - high, low - part)
+            beyond = excess > np.where(part > high, slack_high, slack_low)
+            at_bound += int(((part >= high - slack_high) | (part <= low + slack_low)).sum())
+            if beyond.any():
+                outside += int(beyond.sum())
+                row, column = np.unravel_index(np.argmax(np.where(beyond, excess, 0)), excess.shape)
+                if excess[row, column] > worst:
+                    worst, worst_at = float(excess[row, column]), (start + int(row), int(column))
+    if outside:
+        detail = (
+            f"{_share(outside, data.actions.size)} action values lie outside, the worst by {worst:.3g} in "
+            f"{_place(data, worst_at[0], data.offsets[:-1])}, dimension {worst_at[1]}"
+        )
+        return Finding("action bounds", "bad", detail)
+    if data.steps and at_bound == data.actions.size:
+        return Finding("action bounds", "note", "every action touches them: bang-bang control, or clipped")
+    share = at_bound / max(data.actions.size, 1)
+    return Finding("action bounds", "ok", f"all actions keep to them, {share:.1%} of the values touch them")
+
+
+def _early_ends(data: Trajectories) -> Finding:
+    inside = (data.terminated | data.truncated) & ~_last_steps(data)
+    if not inside.any():
+        return Finding("early ends", "ok", "episodes are flagged at their last step only")
+    where = _place(data, int(np.argmax(inside)), data.offsets[:-1])
+    detail = f"{inside.sum():,} steps are flagged as ends though their episode goes on, first in {where}"
+    return Finding("early ends", "bad", detail)
+
+
+def _empty_episodes(data: Trajectories) -> Finding:
+    empty = data.lengths == 0
+    if not empty.any():
+        return Finding("empty episodes", "ok", "every episode has steps")
+    detail = f"{empty.sum():,} episodes have no steps, first episode {int(np.argmax(empty))}"
+    return Finding("empty episodes", "bad", detail)
+
+
+def _missing_ends(data: Trajectories) -> Finding:
+    missing = ~(data.episode_terminated | data.episode_truncated) & (data.lengths > 0)
+    if not missing.any():
+        return Finding("missing ends", "ok", "every episode says how it ended")
+    count, first = _share(int(missing.sum()), len(data)), int(np.argmax(missing))
+    detail = f"{count} episodes have no end flag, first episode {first}: taken as cut off"
+    return Finding("missing ends", "note", detail)
+
+
+def _contradictory_ends(data: Trajectories) -> Finding:
+    both = data.episode_terminated & data.episode_truncated
+    if not both.any():
+        return Finding("contradictory ends", "ok", "no episode is terminated and truncated at once")
+    count, first = _share(int(both.sum()), len(data)), int(np.argmax(both))
+    detail = f"{count} episodes have both end flags, first episode {first}: taken as terminated"
+    return Finding("contradictory ends", "note", detail)
+
+
+def _whole_actions(data: Trajectories) -> Finding:
+    """A table can't tell a choice from a quantity, and a policy here would act between two choices."""
+    few: set[float] = set()
+    for _, part in _blocks(data.actions):
+        whole = bool((part == np.round(part)).all())
+        few |= set(np.unique(part).tolist()) if whole else set()
+        if not whole or len(few) > MOST_CHOICES:
+            return Finding("whole actions", "ok", "actions are quantities, not whole numbers alone")
+    if len(few) < 2:
+        return Finding("whole actions", "ok", "actions don't choose between whole numbers")
+    detail = (
+        f"every action value is one of {len(few)} whole numbers: if they stand for choices, no policy here fits them"
+    )
+    return Finding("whole actions", "note", detail)
+
+
+def _constant_dimensions(data: Trajectories) -> Finding:
+    parts = []
+    for name, values in (("observation", data.observations), ("action", data.actions)):
+        varies = np.zeros(values.shape[1], bool)
+        for _, part in _blocks(values):
+            varies |= (part != values[0]).any(axis=0)
+            if varies.all():
+                break
+        constant = np.flatnonzero(~varies)
+        if len(constant) and len(values) > 1:
+            listed = ", ".join(map(str, constant[:MOST_LISTED])) + (", ..." if len(constant) > MOST_LISTED else "")
+            parts.append(f"{name} dimension{'s' if len(constant) > 1 else ''} {listed}")
+    if not parts:
+        return Finding("constant dimensions", "ok", "every observation and action dimension varies")
+    return Finding("constant dimensions", "note", f"never change: {'; '.join(parts)}")
+
+
+def _changing_rewards(data: Trajectories) -> Finding:
+    if data.steps < 2 or (data.rewards != data.rewards[0]).any():
+        return Finding("rewards", "ok", "rewards vary")
+    detail = f"every reward is {data.rewards[0]:g}: episodes differ in length alone"
+    return Finding("rewards", "note", detail)
+
+
+def _distinct_episodes(data: Trajectories) -> Finding:
+    """Exact copies; only episodes that share their length and their return with another are compared in full."""
+    found = copies(data)
+    if not found:
+        return Finding("duplicate episodes", "ok", "no episode is a copy of another")
+    detail = (
+        f"{_share(len(found), len(data))} episodes are exact copies of others, first episode {found[0][0]} of "
+        f"episode {found[0][1]}"
+    )
+    return Finding("duplicate episodes", "note", detail)
+
+
+def copies(data: Trajectories) -> list[tuple[int, int]]:
+    """Each episode that is an exact copy of an earlier one, and the first of those."""
+    keys = np.stack([data.lengths, data.returns.view(np.int64)], axis=1)[data.lengths > 0]
+    episodes = np.flatnonzero(data.lengths > 0)
+    _, group, count = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    first_with: dict[bytes, int] = {}
+    found: list[tuple[int, int]] = []
+    for episode in episodes[count[group.ravel()] > 1]:
+        original = first_with.setdefault(_digest(data, episode), int(episode))
+        if original != episode:
+            found.append((int(episode), original))
+    return found
+
+
+def _digest(data: Trajectories, episode: int) -> bytes:
+    rows = slice(data.first_rows[episode], data.first_rows[episode] + data.lengths[episode] + 1)
+    steps = slice(data.offsets[episode], data.offsets[episode + 1])
+    digest = blake2b(digest_size=16)
+    for part in (data.observations[rows], data.actions[steps], data.rewards[steps]):
+        digest.update(np.ascontiguousarray(part).data)
+    return digest.digest()
+
+
+def _last_steps(data: Trajectories) -> Bool[np.ndarray, " steps"]:
+    last = np.zeros(data.steps, bool)
+    last[data.offsets[1:][data.lengths > 0] - 1] = True
+    return last
+
+
+def _blocks(values: Float[np.ndarray, "rows ..."]) -> Iterator[tuple[int, Float[np.ndarray, "rows ..."]]]:
+    return ((start, values[start : start + BLOCK]) for start in range(0, len(values), BLOCK))
+
+
+def _place(data: Trajectories, row: int, starts: Integer[np.ndarray, " episodes"]) -> str:
+    episode = int(np.searchsorted(starts, row, side="right")) - 1
+    return f"episode {episode}, step {row - int(starts[episode])}"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part:,} of {whole:,}"

@@ -1,0 +1,106 @@
+"""Which environment a data set is evaluated in, and what returns count as 0 and as 100."""
+
+import difflib
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trajstitch.errors import InputError
+
+if TYPE_CHECKING:
+    import gymnasium
+
+    from trajstitch.data.trajectories import Metadata
+
+REFERENCE: dict[str, tuple[float, float]] = {
+    "hopper": (-20.272305, 3234.3),
+    "halfcheetah": (-280.178953, 12135.0),
+    "walker2d": (1.629008, 4592.3),
+    "ant": (-325.6, 3879.7),
+}
+"""D4RL's random and expert returns per task."""
+
+D4RL_ENVIRONMENTS = {
+    "hopper": "Hopper-v4",
+    "halfcheetah": "HalfCheetah-v4",
+    "walker2d": "Walker2d-v4",
+    "ant": "Ant-v4",
+}
+"""D4RL's v2 data was logged in environments that Gymnasium's v4 reproduce; v5 changed Walker2d's physics."""
+D4RL_OPTIONS = {"Ant-v4": {"use_contact_forces": True}}
+"""What those environments need to show what D4RL's observations hold."""
+
+LEGACY_SPEC = {"apply_api_compatibility", "autoreset"}
+"""What an EnvSpec written before Gymnasium 1.0 holds and later ones refuse; Minari's older sets have it."""
+
+
+def task_of(name: str) -> str | None:
+    """The locomotion task that a data set or environment name speaks of: Hopper-v5, hopper-medium-v2, ..."""
+    words = re.split(r"[^a-z0-9]+", name.lower())
+    return next((task for task in REFERENCE if task in words and "maze" not in words), None)
+
+
+def d4rl_environment(name: str) -> str | None:
+    """The Gymnasium environment for a D4RL data set name, such as hopper-medium-replay-v2."""
+    return D4RL_ENVIRONMENTS.get(task_of(name) or "")
+
+
+def reference(metadata: "Metadata") -> tuple[float, float] | None:
+    """The set's own reference returns, else D4RL's for its task, else None.
+
+    The task is that of its environment, if that is one of Gymnasium's own; only without any does a name count.
+    """
+    if metadata.reference is not None:
+        return metadata.reference
+    known = environment_id(metadata)
+    if known is None:
+        return REFERENCE.get(task_of(metadata.name) or "")
+    return REFERENCE.get(known.partition("-v")[0].lower()) if re.fullmatch(r"[A-Z]\w+-v\d+", known) else None
+
+
+def normalised(value: float, metadata: "Metadata") -> float | None:
+    """A return as D4RL's score: 0 is random, 100 is expert."""
+    scale = reference(metadata)
+    return None if scale is None else 100 * (value - scale[0]) / (scale[1] - scale[0])
+
+
+def environment_id(metadata: "Metadata") -> str | None:
+    spec = metadata.evaluation_environment or metadata.environment
+    return None if spec is None else json.loads(spec)["id"]
+
+
+def make(metadata: "Metadata", **options: object) -> "gymnasium.Env":
+    """The environment to evaluate in, from the data set's own spec."""
+    spec = metadata.evaluation_environment or metadata.environment
+    if spec is None:
+        raise InputError(f"{metadata.source or metadata.name}: names no environment, so nothing can be rolled out")
+    import gymnasium
+    from gymnasium.envs.registration import EnvSpec
+
+    stored = {name: value for name, value in json.loads(spec).items() if name not in LEGACY_SPEC}
+    try:
+        return gymnasium.make(EnvSpec.from_json(json.dumps(stored)), **options)  # pyright: ignore[reportArgumentType]
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise InputError(f'{stored["id"]} needs MuJoCo: pip install "trajstitch[mujoco]"') from error
+    except (gymnasium.error.Error, ImportError) as error:
+        raise InputError(f"{stored['id']} can't be started ({error}): install the package it comes from") from error
+
+
+def time_limit(environment: str) -> int | None:
+    """The steps after which a registered environment cuts an episode."""
+    return json.loads(spec_json(environment))["max_episode_steps"]
+
+
+def spec_json(environment: str) -> str:
+    """A registered environment's EnvSpec as JSON, without starting it (so without MuJoCo)."""
+    import gymnasium
+
+    try:
+        spec = gymnasium.spec(environment)
+        return replace(spec, kwargs={**spec.kwargs, **D4RL_OPTIONS.get(environment, {})}).to_json()
+    except gymnasium.error.Error as error:
+        near = difflib.get_close_matches(environment, list(gymnasium.registry), n=1)
+        raise InputError(
+            f"unknown environment {environment!r}{f' (did you mean {near[0]!r}?)' if near else ''}"
+        ) from error

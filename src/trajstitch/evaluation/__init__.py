@@ -1,0 +1,1 @@
+"""Rollouts, scores, off-policy estimates and the simulator check."""

@@ -1,0 +1,109 @@
+"""What evaluations say, and how sure they are.
+
+A score is a seed's mean over its episodes: training is what varies, so the seeds are the sample. Intervals are 95 %
+bootstrap intervals that resample the seeds within each set (Agarwal et al. 2021), and there is none for one seed.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy.stats import bootstrap, trim_mean
+
+from trajstitch.data.environments import reference
+from trajstitch.data.trajectories import Metadata
+
+RESAMPLES = 10_000
+CONFIDENCE = 0.95
+
+Seeds = Float[np.ndarray, " seeds"]
+
+
+class Interval(NamedTuple):
+    """An estimate and its bounds; None where there is too little to say."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    def __str__(self) -> str:
+        return f"{self.value:.1f}" + ("" if self.low is None else f" [{self.low:.1f}, {self.high:.1f}]")
+
+
+def normalised(returns: Float[np.ndarray, "..."], metadata: Metadata) -> Float[np.ndarray, "..."]:
+    """Returns as scores, 0 for the reference's random and 100 for its expert policy; as they are without one."""
+    scale = reference(metadata)
+    return np.asarray(returns) if scale is None else 100 * (np.asarray(returns) - scale[0]) / (scale[1] - scale[0])
+
+
+def interquartile_mean(*sets: Seeds) -> Interval:
+    """The mean of the middle half of all seeds' scores on one set or several."""
+
+    def statistic(*sets: np.ndarray, axis: int) -> np.ndarray:
+        return trim_mean(np.concatenate(sets, axis=axis), 0.25, axis=axis)
+
+    return _with_interval(statistic, sets)
+
+
+def probability_of_improvement(ours: Sequence[Seeds], theirs: Sequence[Seeds]) -> Interval:
+    """How likely a seed of ours scores higher than one of theirs on the same set, a tie counting half.
+
+    Both give the seeds' scores set by set; sets count alike.
+    """
+    count = len(ours)
+
+    def statistic(*sets: np.ndarray, axis: int) -> np.ndarray:
+        sets = tuple(np.moveaxis(one, axis, -1) for one in sets)
+        pairs = [
+            np.sign(our[..., :, None] - their[..., None, :])
+            for our, their in zip(sets[:count], sets[count:], strict=True)
+        ]
+        return np.mean([(1 + pair.mean((-2, -1))) / 2 for pair in pairs], axis=0)
+
+    return _with_interval(statistic, (*ours, *theirs))
+
+
+def _with_interval(statistic: Callable[..., np.ndarray], sets: Sequence[Seeds]) -> Interval:
+    value = float(statistic(*sets, axis=-1))
+    if min(map(len, sets)) < 2:
+        return Interval(value, None, None)
+    found = bootstrap(
+        tuple(sets),
+        statistic,
+        n_resamples=RESAMPLES,
+        confidence_level=CONFIDENCE,
+        method="percentile",
+        vectorized=True,
+        random_state=np.random.default_rng(0),  # pyright: ignore[reportCallIssue]  # `rng` came with scipy 1.15
+    ).confidence_interval
+    return Interval(value, float(found.low), float(found.high))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The seeds' scores on one set."""
+
+    scores: tuple[float, ...]
+    """One a seed."""
+    mean: float
+    std: float | None
+    """Over seeds; None for one seed."""
+    iqm: Interval
+
+    @classmethod
+    def of(cls, scores: Seeds) -> "Summary":
+        std = float(scores.std(ddof=1)) if len(scores) > 1 else None
+        return cls(tuple(scores.tolist()), float(scores.mean()), std, interquartile_mean(scores))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"iqm": self.iqm._asdict()}
+
+    def __str__(self) -> str:
+        return f"{self.mean:.1f}" + ("" if self.std is None else f" ± {self.std:.1f}")
+
+
+def last_and_best(scores: Float[np.ndarray, "checkpoints seeds"]) -> tuple[Summary, Summary]:
+    """The last checkpoint, by which methods are ranked, and each seed's best, which has peeked at the environment."""
+    return Summary.of(scores[-1]), Summary.of(scores.max(0))

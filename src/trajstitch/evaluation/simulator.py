@@ -1,0 +1,100 @@
+"""What the environment itself would do: set the simulator to an observed state, act, and look.
+
+This is how real a stitched step is, told by the one judge that no model can fool. It works for MuJoCo tasks whose
+observation is the simulator's positions and velocities, the position along the track left out: Hopper, Walker2d,
+HalfCheetah, Swimmer and their like.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from trajstitch.benchmark.rollout import SPAWN, light_processes
+from trajstitch.data import environments
+from trajstitch.data.trajectories import Metadata
+from trajstitch.errors import InputError
+from trajstitch.progress import progress
+
+CHUNK = 2_000
+"""Steps that a process replays at once: a fraction of a second, so that progress shows."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the simulator did, step by step."""
+
+    next_observations: Float[np.ndarray, "steps observation"]
+    rewards: Float[np.ndarray, " steps"]
+    known: Bool[np.ndarray, " steps"]
+    """Whether the state could be rebuilt exactly: a velocity that the observation clips can't."""
+
+
+def replay(
+    metadata: Metadata,
+    observations: Float[np.ndarray, "steps observation"],
+    actions: Float[np.ndarray, "steps action"],
+    processes: int | None = None,
+) -> Outcome:
+    """Take each action in the state that its observation shows."""
+    spec = metadata.evaluation_environment or metadata.environment
+    if spec is None:
+        raise InputError(f"{metadata.source or metadata.name}: names no environment, so no simulator can be asked")
+    _rebuildable(environments.make(metadata), observations.shape[1])
+    chunks = [slice(start, start + CHUNK) for start in range(0, max(len(actions), 1), CHUNK)]
+    work = [(spec, observations[chunk], actions[chunk]) for chunk in chunks]
+    parts = []
+    with (
+        light_processes(),
+        SPAWN.Pool(min(processes or os.cpu_count() or 1, len(work))) as pool,
+        progress("Asking the simulator", len(actions)) as advance,
+    ):
+        for part in pool.imap(_replay, work):
+            parts.append(part)
+            advance(len(part[1]))
+    return Outcome(*(np.concatenate(pieces) for pieces in zip(*parts, strict=True)))
+
+
+def _rebuildable(environment: Any, size: int) -> Any:
+    """The bare simulator, if an observation of this size shows its whole state; else an error that says why not."""
+    bare = environment.unwrapped
+    name = environment.spec.id if environment.spec else type(bare).__name__
+    if not hasattr(bare, "set_state") or not hasattr(bare, "model"):
+        raise InputError(f"{name} is not a MuJoCo task of Gymnasium: its state can't be set")
+    if bare.model.nq - 1 + bare.model.nv != size:
+        raise InputError(
+            f"{name}: an observation of {size} numbers doesn't show the simulator's {bare.model.nq} positions and "
+            f"{bare.model.nv} velocities, so its state can't be rebuilt"
+        )
+    environment.reset(seed=0)
+    bare.set_state(bare.init_qpos, bare.init_qvel)
+    shown = bare._get_obs()
+    if not np.allclose(shown, np.concatenate((bare.init_qpos[1:], bare.init_qvel))):
+        raise InputError(f"{name}: its observation is not its positions and velocities, so no state can be rebuilt")
+    return bare
+
+
+def _replay(work: tuple[str, np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    from mujoco import mj_resetData  # pyright: ignore[reportAttributeAccessIssue]
+
+    spec, observations, actions = work
+    environment = environments.make(Metadata(environment=spec))
+    bare = _rebuildable(environment, observations.shape[1])
+    positions = bare.model.nq
+    following, rewards = np.empty_like(observations), np.empty(len(actions))
+    known = np.empty(len(actions), bool)
+    for step, (observation, action) in enumerate(zip(observations, actions, strict=True)):
+        # Nothing of the step before may linger, such as the solver's warm start.
+        mj_resetData(bare.model, bare.data)
+        bare.set_state(np.concatenate(([0.0], observation[: positions - 1])), observation[positions - 1 :])
+        known[step] = np.array_equal(bare._get_obs(), observation) and not _clipped(spec, observation[positions - 1 :])
+        following[step], rewards[step], *_ = bare.step(action)
+    return following, rewards, known
+
+
+def _clipped(spec: str, velocities: np.ndarray) -> bool:
+    """Hopper and Walker2d show velocities of at most 10; whoever shows just that may have been faster."""
+    return not json.loads(spec)["id"].startswith("HalfCheetah") and bool((np.abs(velocities) >= 10).any())

@@ -1,0 +1,1 @@
+"""The one training loop, the buffer it draws from, and the networks."""

@@ -1,0 +1,327 @@
+"""The one training loop: every model and every policy is fitted by it.
+
+An algorithm is a frozen config that lists its objectives: a loss, the optimiser that lowers it, and the part of
+the model that the optimiser moves. One step draws a batch and goes through the objectives in turn:
+
+    dynamics, CVAE, BC     one objective
+    twin V                 one objective, then the target networks follow
+    WGAN                   the critic at every step, the generator at every fifth
+    TD3+BC                 the critics at every step, the actor at every second, then the targets follow
+
+Many members (an ensemble, seeds, the same on several data sets) train together along a leading axis of the model.
+What a member learns depends on its own key and its own rows of the data alone: step n draws from `fold_in(key, n)`,
+so neither the chunks (of whole periods, where objectives alternate), nor an interruption, nor the number of members,
+nor what data stands before or after its own changes a bit. On the CPU, where a vmap is no faster and would round
+differently, one program trains a member, and each member in turn; elsewhere they are one vmap.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Integer, PRNGKeyArray
+
+from trajstitch.errors import InputError
+from trajstitch.learning.buffer import Ranges, padded
+from trajstitch.progress import progress
+
+Metrics = dict[str, Array]
+Loss = Callable[[Any, Any, PRNGKeyArray], tuple[Float[Array, ""], Metrics]]
+
+
+def itself(model: Any) -> Any:
+    return model
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A loss and who lowers it."""
+
+    loss: Loss
+    """(model, batch, key) to (loss, metrics); the model is one member's."""
+    optimiser: optax.GradientTransformation
+    moves: Callable[[Any], Any] = itself
+    """The part of the model (or tuple of parts) whose arrays the optimiser moves."""
+    every: int = 1
+    """Take this objective's step at every n-th step of the loop."""
+    then: Callable[[Any], Any] = itself
+    """What follows its step: model to model, such as a target network's move."""
+
+
+class Algorithm(Protocol):
+    """A config: frozen and hashable, so that equal configs share one compiled loop."""
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def batch_size(self) -> int: ...
+
+    def objectives(self) -> tuple[Objective, ...]: ...
+
+
+class State(eqx.Module):
+    """Everything that training needs to go on: save it, load it, and `fit` continues to the same bits."""
+
+    model: Any
+    """The members' models, stacked along a leading axis."""
+    optimisers: tuple[Any, ...]
+    """Each objective's optimiser state, stacked likewise."""
+    keys: PRNGKeyArray
+    """One key a member."""
+    step: Integer[Array, ""]
+    best: Any
+    """The models with the lowest held-out loss so far."""
+    best_loss: Float[Array, " members"]
+    best_step: Integer[Array, " members"]
+
+
+@eqx.filter_jit
+def stack(members: list[Any]) -> Any:
+    """Models with one leading axis, as `begin` takes them."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *members)
+
+
+def member(models: Any, index: int | slice | np.ndarray) -> Any:
+    """One of the stacked models, or several by a slice or an array of indices."""
+    return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, models)
+
+
+def begin(algorithm: Algorithm, models: Any, keys: PRNGKeyArray) -> State:
+    """The state before the first step; `models` are stacked, with one key a member."""
+    return State(
+        model=models,
+        optimisers=_optimisers(algorithm, models),
+        keys=keys,
+        step=jnp.zeros((), jnp.int32),
+        best=models,
+        best_loss=jnp.full(len(keys), jnp.inf, jnp.float32),
+        best_step=jnp.zeros(len(keys), jnp.int32),
+    )
+
+
+@eqx.filter_jit
+def _optimisers(algorithm: Algorithm, models: Any) -> tuple[Any, ...]:
+    def of_member(model: Any) -> tuple[Any, ...]:
+        return tuple(
+            objective.optimiser.init(eqx.filter(objective.moves(model), eqx.is_inexact_array))
+            for objective in algorithm.objectives()
+        )
+
+    return eqx.filter_vmap(of_member)(models)
+
+
+def fit(
+    algorithm: Algorithm,
+    state: State,
+    data: Any,
+    ranges: Ranges | None = None,
+    held_out: Any = None,
+    patience: int | None = None,
+    every: int = 1000,
+    title: str = "training",
+    each: Callable[[State, dict[str, float]], None] | None = None,
+) -> State:
+    """Train from where `state` stands to the algorithm's last step.
+
+    `data` is a pytree of arrays whose first axis is drawn from: all of it by every member, unless `ranges` say
+    otherwise. With `held_out` data of the same form, the first objective's loss on it decides which parameters `best`
+    keeps, and a member that has not improved for `patience` steps keeps no later ones; when all have, training ends.
+    `every` so many steps the held-out loss is taken, progress shown and `each` called with the state and the mean
+    metrics.
+    """
+    rows, members = len(jax.tree.leaves(data)[0]), len(state.keys)
+    ranges = Ranges(np.zeros(members, int), np.full(members, rows)) if ranges is None else ranges
+    if np.min(ranges.rows) == 0:
+        raise InputError(f"{title}: there is nothing to train on")
+    assert len(ranges.rows) == members
+    assert np.max(ranges.first + ranges.rows) <= rows
+    ranges = Ranges(*(jnp.asarray(part, jnp.int32) for part in ranges))
+    data, held_out = jax.device_put((padded(data), held_out))
+    done = int(state.step)
+    patience = algorithm.steps if patience is None else patience
+    with progress(title, max(algorithm.steps - done, 0), "steps") as advance:
+        while done < algorithm.steps:
+            length = min(every - done % every, algorithm.steps - done)
+            state, metrics = _advance(algorithm, state, data, ranges, done, length)
+            done += length
+            if held_out is not None:
+                state = _keep_best(algorithm, state, held_out, patience)
+                metrics["held_out"] = state.best_loss
+            shown = {name: float(np.mean(value)) for name, value in jax.device_get(metrics).items()}
+            if not all(map(math.isfinite, shown.values())):
+                told = ", ".join(f"{name} {value:g}" for name, value in shown.items())
+                raise InputError(
+                    f"{title}: diverged before step {done:,} ({told}): try a smaller learning rate, or look for "
+                    "extreme values in the data by `trajstitch inspect`"
+                )
+            advance(length, **{name: shown[name] for name in ("held_out", "loss") if name in shown})
+            if each is not None:
+                each(state, shown)
+            if held_out is not None and bool(jnp.all(done - state.best_step >= patience)):
+                break
+    return state if held_out is not None else eqx.tree_at(lambda state: state.best, state, state.model)
+
+
+def _advance(
+    algorithm: Algorithm, state: State, data: Any, ranges: Ranges, done: int, length: int
+) -> tuple[State, Metrics]:
+    phase = done % period(algorithm)
+    members = (state.model, state.optimisers, state.keys, ranges)
+    if jax.default_backend() == "cpu":
+        # A loop over members within the program would be compiled, fused and so rounded differently with their number.
+        # Dispatched one by one, they run side by side where cores are free.
+        parts = _apart(members, len(state.keys)) if len(state.keys) > 1 else [members]
+        moved = [_chunk(algorithm, part, state.step, data, phase, length) for part in parts]
+        (model, optimisers), metrics = _together(moved) if len(moved) > 1 else moved[0]
+    else:
+        (model, optimisers), metrics = _chunk(algorithm, members, state.step, data, phase, length)
+    step = state.step + length
+    return State(model, optimisers, state.keys, step, state.best, state.best_loss, state.best_step), metrics
+
+
+@eqx.filter_jit
+def _apart(members: Any, count: int) -> list[Any]:
+    """Each member, with a leading axis of one."""
+    return [jax.tree.map(lambda leaf: leaf[i : i + 1] if eqx.is_array(leaf) else leaf, members) for i in range(count)]  # noqa: B023
+
+
+@eqx.filter_jit
+def _together(parts: list[Any]) -> Any:
+    """The inverse of `_apart`."""
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves) if eqx.is_array(leaves[0]) else leaves[0], *parts)
+
+
+def period(algorithm: Algorithm) -> int:
+    """Steps after which the same objectives are due again."""
+    return math.lcm(*(objective.every for objective in algorithm.objectives()))
+
+
+@eqx.filter_jit
+def _chunk(
+    algorithm: Algorithm,
+    members: tuple[Any, Any, PRNGKeyArray, Ranges],
+    first: Array,
+    data: Any,
+    phase: int,
+    length: int,
+) -> tuple[tuple[Any, Any], Metrics]:
+    """`length` steps of every member; `first` is the number of the first, and `phase` what is left of it by period.
+
+    The loop's body is a whole period, in which each step's objectives are known: deciding within the loop would copy
+    the whole model at each step, and keep the CPU from running what is independent side by side.
+    """
+    *trained, keys, ranges = members
+    steps = first + jnp.arange(length)
+    arrays, static = eqx.partition(tuple(trained), eqx.is_array)
+    cycle = period(algorithm)
+    before = min(-phase % cycle, length)
+    whole = (length - before) // cycle * cycle
+
+    def train(arrays: Any, key: PRNGKeyArray, own: Ranges) -> tuple[Any, tuple[Metrics, ...]]:
+        # Drawn for the whole chunk at once: small random kernels inside the loop would cost more than the step.
+        keys = jax.vmap(lambda step: jax.random.fold_in(key, step))(steps)
+        inside = jax.vmap(lambda key: jax.random.randint(key, (algorithm.batch_size,), 0, own.rows))(keys)
+        drawn = inside + own.first
+
+        def some(arrays: Any, now: tuple[PRNGKeyArray, Array], phase: int) -> tuple[Any, tuple[Metrics, ...]]:
+            """A few steps, one by one; their metrics are summed."""
+            model, optimisers = eqx.combine(arrays, static)
+            found: list[Any] = []
+            for number, (key, index) in enumerate(zip(*now, strict=True)):
+                batch = jax.tree.map(lambda leaf: leaf[index], data)  # noqa: B023
+                model, optimisers, metrics = _step(algorithm, model, optimisers, batch, phase + number, key)
+                found.append(metrics)
+            return eqx.filter((model, optimisers), eqx.is_array), jax.tree.map(lambda *values: sum(values), *found)
+
+        def cut(start: int, stop: int) -> tuple[PRNGKeyArray, Array]:
+            return keys[start:stop], drawn[start:stop]
+
+        sums = []
+        if before:
+            arrays, metrics = some(arrays, cut(0, before), phase)
+            sums.append(metrics)
+        if whole:
+            groups = jax.tree.map(lambda leaf: leaf.reshape(-1, cycle, *leaf.shape[1:]), cut(before, before + whole))
+            arrays, metrics = jax.lax.scan(lambda arrays, now: some(arrays, now, 0), arrays, groups)
+            sums.append(jax.tree.map(lambda values: jnp.sum(values, 0), metrics))
+        if before + whole < length:
+            arrays, metrics = some(arrays, cut(before + whole, length), 0)
+            sums.append(metrics)
+        return arrays, jax.tree.map(lambda *values: sum(values), *sums)
+
+    if len(keys) == 1:
+        one = train(*jax.tree.map(lambda leaf: leaf[0], (arrays, keys, ranges)))
+        arrays, sums = jax.tree.map(lambda leaf: leaf[None], one)
+    else:
+        arrays, sums = jax.vmap(train)(arrays, keys, ranges)
+    metrics: Metrics = {}
+    for objective, total in zip(algorithm.objectives(), sums, strict=True):
+        count = max(sum(_due(objective, phase + step) for step in range(length)), 1)
+        metrics |= {name: value / count for name, value in total.items() if name not in metrics}
+    return eqx.combine(arrays, static), metrics
+
+
+def _due(objective: Objective, number: int) -> bool:
+    return (number + 1) % objective.every == 0
+
+
+def _step(
+    algorithm: Algorithm, model: Any, optimisers: tuple[Any, ...], batch: Any, number: int, key: PRNGKeyArray
+) -> tuple[Any, tuple[Any, ...], tuple[Metrics, ...]]:
+    moved, all_metrics = [], []
+    for index, (objective, optimiser) in enumerate(zip(algorithm.objectives(), optimisers, strict=True)):
+        own_key = jax.random.fold_in(key, index)
+        if _due(objective, number):
+            model, optimiser, metrics = _move(objective, model, optimiser, batch, own_key)
+        else:
+            shapes = eqx.filter_eval_shape(_move, objective, model, optimiser, batch, own_key)[2]
+            metrics = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        moved.append(optimiser)
+        all_metrics.append(metrics)
+    return model, tuple(moved), tuple(all_metrics)
+
+
+def _move(objective: Objective, model: Any, optimiser: Any, batch: Any, key: PRNGKeyArray) -> tuple[Any, Any, Metrics]:
+    moving, still = eqx.partition(objective.moves(model), eqx.is_inexact_array)
+
+    def loss(moving: Any) -> tuple[Array, Metrics]:
+        return objective.loss(eqx.tree_at(objective.moves, model, eqx.combine(moving, still)), batch, key)
+
+    (value, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(moving)
+    change, optimiser = objective.optimiser.update(gradient, optimiser, moving)
+    model = eqx.tree_at(objective.moves, model, eqx.combine(optax.apply_updates(moving, change), still))
+    return objective.then(model), optimiser, {"loss": value, **metrics}
+
+
+@eqx.filter_jit
+def _keep_best(algorithm: Algorithm, state: State, held_out: Any, patience: int) -> State:
+    arrays, static = eqx.partition(state.model, eqx.is_array)
+    loss = algorithm.objectives()[0].loss
+
+    def judge(one: tuple[Any, PRNGKeyArray]) -> Array:
+        return loss(eqx.combine(one[0], static), held_out, one[1])[0]
+
+    members = (arrays, state.keys)
+    found = jax.lax.map(judge, members) if jax.default_backend() == "cpu" else jax.vmap(judge)(members)
+    waiting = state.step - state.best_step <= patience
+    better = waiting & (found < state.best_loss)
+
+    def choose(new: Any, old: Any) -> Any:
+        return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old) if eqx.is_array(new) else old
+
+    return State(
+        state.model,
+        state.optimisers,
+        state.keys,
+        state.step,
+        jax.tree.map(choose, state.model, state.best),
+        jnp.where(better, found, state.best_loss),
+        jnp.where(better, state.step, state.best_step),
+    )

@@ -1,0 +1,1 @@
+"""Trajectory stitching: neighbours, graph, jump tests, greedy passes, planning, and the pipeline."""

@@ -1,0 +1,26 @@
+"""Safetensors files: written whole or not at all, read with an error that names the file."""
+
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from trajstitch.errors import InputError
+from trajstitch.storage.atomic import replacing
+
+
+def save_tensors(tensors: dict[str, np.ndarray], path: str | Path, facts: dict[str, str] | None = None) -> None:
+    """Write arrays by name, with `facts` as the file's metadata; a file that is there is replaced in one step."""
+    with replacing(Path(path), force=True) as fresh:
+        save_file({name: np.asarray(array, order="C") for name, array in tensors.items()}, fresh, facts)
+        fresh.chmod(0o644)
+
+
+def read_tensors(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The arrays of a file by name, and its metadata."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return {name: file.get_tensor(name) for name in sorted(file.keys())}, file.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path}: can't be read ({error})") from error
