@@ -11,8 +11,9 @@ import numpy as np
 import tyro
 
 from trajstitch.benchmark.collect import MEDIUM_NOISE, Collect, collect
-from trajstitch.benchmark.ladder import act, load_ladder
+from trajstitch.benchmark.ladder import load_ladder
 from trajstitch.cli.output import stdout
+from trajstitch.policies.policy import act
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ The data is random, with HalfCheetah's sizes, every candidate is an edge, and th
 tenth step jump: hardly a data set can need more. Networks are tiny and hardly trained, since theirs is not the memory
 that grows. A stage's peak is what the process held at most while it ran, the results of the stages before it included.
 It is measured at half the transitions too, in a process of its own: the difference is what grows, and by that 2M is
-foretold. Linux only, as it reads /proc.
+expected. Linux only, as it reads /proc.
 """
 
 import argparse
@@ -31,10 +31,10 @@ from trajstitch.cli.output import stdout
 from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.models.value import TwinValue, fit_value
 from trajstitch.progress import logger
-from trajstitch.stitching.config import PRESETS, Stitching, fit_models, improve
-from trajstitch.stitching.graph import Judge, Reach, StitchGraph, build
+from trajstitch.stitching.config import PRESETS, StitchConfig, fit_models, improve
+from trajstitch.stitching.graph import EdgeScorer, Reach, StitchGraph, build
 from trajstitch.stitching.greedy import Rules, one_pass
-from trajstitch.stitching.neighbours import Near, neighbours
+from trajstitch.stitching.neighbours import NeighbourSearch, neighbours
 from trajstitch.stitching.paths import Paths
 
 GIB = 2**30
@@ -59,7 +59,7 @@ def random_data(steps: int, length: int = 1000, size: int = 17, actions: int = 6
     )
 
 
-def brief(preset: str, steps: int, k: int) -> Stitching:
+def brief(preset: str, steps: int, k: int) -> StitchConfig:
     """A preset with tiny networks that learn for a moment, and every candidate an edge."""
     config = PRESETS[preset]
     small = {"hidden": (16,), "steps": steps}
@@ -70,7 +70,7 @@ def brief(preset: str, steps: int, k: int) -> Stitching:
         reward=replace(config.reward, **small),
         forward=None if config.forward is None else replace(config.forward, **small),
         value=TwinValue(**small),
-        near=Near(k),
+        near=NeighbourSearch(k),
         reach=Reach(margin=None),
     )
 
@@ -111,7 +111,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         del graph
         graph = stages.measure("loading the graph", lambda: StitchGraph.load(path))
         if config.plan is None:
-            judge, rules = Judge(models, data.observations), Rules(threshold=-1.0)
+            judge, rules = EdgeScorer(models, data.observations), Rules(threshold=-1.0)
             paths = Paths.of(data)
             for number in (1, 2):
                 now = paths.trajectories(provenance=False)
@@ -149,10 +149,16 @@ def main() -> None:
     table = Table("stage", "peak", "left after it", "bytes a transition", "2M transitions", box=None, pad_edge=False)
     for name, (peak, after) in whole["stages"].items():
         grows = [(now - before) / more for now, before in zip((peak, after), half["stages"][name], strict=True)]
-        foretold = whole["before"] + peak + grows[0] * (2_000_000 - whole["transitions"])
-        rows[name] = {"peak": peak, "after": after, "bytes_a_transition": grows[0], "left": grows[1], "2M": foretold}
+        expected = whole["before"] + peak + grows[0] * (2_000_000 - whole["transitions"])
+        rows[name] = {
+            "peak": peak,
+            "after": after,
+            "bytes_a_transition": grows[0],
+            "left": grows[1],
+            "2M": expected,
+        }
         sizes = (f"{size / GIB:.2f} GiB" for size in (peak, after))
-        table.add_row(name, *sizes, f"{grows[0]:,.0f}, {grows[1]:,.0f} left", f"{foretold / GIB:.1f} GiB")
+        table.add_row(name, *sizes, f"{grows[0]:,.0f}, {grows[1]:,.0f} left", f"{expected / GIB:.1f} GiB")
     out = stdout()
     out.print(table)
     out.print(f"preset {options.preset}, {whole['transitions']:,} transitions × 17, {whole['edges']:,} edges")

@@ -36,16 +36,17 @@ from scipy.spatial import KDTree
 from trajstitch.benchmark.collect import Collect, collect
 from trajstitch.cli.output import stdout
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.data.transitions import Scale, transitions
+from trajstitch.data.transitions import transitions
 from trajstitch.experiments.table_report import markdown
 from trajstitch.learning.fit import begin, fit
+from trajstitch.learning.networks import normaliser_of
 from trajstitch.models.value import TwinValue, Value, fit_value, values
 from trajstitch.progress import logger
 from trajstitch.stitching.capacity import spread
 from trajstitch.stitching.config import PRESETS, fit_models
-from trajstitch.stitching.graph import Judge, Models, Reach, build
+from trajstitch.stitching.graph import EdgeScorer, Models, Reach, build
 from trajstitch.stitching.greedy import Rules, one_pass
-from trajstitch.stitching.neighbours import Near
+from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.paths import Paths
 from trajstitch.storage.runs import Run, command_line, machine, versions
 
@@ -56,7 +57,7 @@ PAD = 64
 
 def step_by_step(data: Trajectories, models: Models, value: Value, k: int) -> Callable[[int], float]:
     """A function that takes so many steps that way and says the seconds a step."""
-    scale = Scale(data.observations)
+    scale = normaliser_of(data.observations)
     states = np.asarray(scale.apply(jnp.asarray(data.observations, jnp.float32)))
     tree = KDTree(states)
     last = np.zeros(len(states), bool)
@@ -123,9 +124,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     key = jax.random.key(0)
     models, _ = fit_models(brief, data, key)
     value, _ = fit_value(TwinValue(steps=options.steps), data, key)
-    near = Near(k=options.k)
+    near = NeighbourSearch(k=options.k)
     graph = timed("graph", lambda: build(data, models, near, Reach(256.0, 0.2)))
-    judge = Judge(models, data.observations)
+    judge = EdgeScorer(models, data.observations)
 
     def value_of(nodes: np.ndarray) -> np.ndarray:
         return values(value, data.observations[nodes])

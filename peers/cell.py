@@ -51,8 +51,8 @@ def measured(cell: Cell, data_path: str, cores: int) -> list[dict[str, Any]]:
     import numpy as np
 
     import trajstitch
+    from trajstitch.data.environments import normalised
     from trajstitch.evaluation.evaluate import FIRST_SEED, Rollout, roll_out
-    from trajstitch.evaluation.scores import normalised
     from trajstitch.storage.runs import machine
 
     data = trajstitch.load(f"npz:{data_path}")

@@ -119,7 +119,8 @@ def formats() -> dict[str, str]:
         ("minari:test/a-v0", "store/test/a-v0/data/main_data.hdf5"),
     ):
         trajstitch.save(data, uri)
-        found[f"{uri} bytes"] = digest(Path(path).read_bytes())
+        if not uri.startswith("minari"):  # whose groups carry the time they were made
+            found[f"{uri} bytes"] = digest(Path(path).read_bytes())
         found[f"{uri} data"] = of_data(trajstitch.load(uri))
     found["inspect"] = digest(trajstitch.inspect(data))
     return found

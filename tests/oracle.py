@@ -56,7 +56,7 @@ class Oracle:
     most_consistency: float | None
     threshold: float
     value_test: bool
-    most_changes: int | None
+    max_jumps: int | None
     horizon: int
 
     def __post_init__(self) -> None:
@@ -121,7 +121,7 @@ class Oracle:
         going_on = [visit for visit in visits if visit[1] < len(paths[visit[0]].steps)]
         return (going_on or visits)[0]
 
-    def walk(self, paths: list[Path], number: int, values: np.ndarray, imagine: Callable[[int, int], tuple]) -> Path:
+    def walk(self, paths: list[Path], number: int, values: np.ndarray, synthesise: Callable[[int, int], tuple]) -> Path:
         old = paths[number]
         new = Path(old.start, [], old.terminated, old.truncated)
         current, position = number, 0
@@ -133,7 +133,7 @@ class Oracle:
             step = paths[current].steps[position]
             better = self.decision(paths, step, values)
             if better is not None and better not in met:
-                action, reward = imagine(step.source, better)
+                action, reward = synthesise(step.source, better)
                 new.steps.append(
                     Step(
                         step.source,
@@ -162,20 +162,20 @@ class Oracle:
         return new
 
     def one_pass(
-        self, paths: list[Path], values: np.ndarray, imagine: Callable[[int, int], tuple]
+        self, paths: list[Path], values: np.ndarray, synthesise: Callable[[int, int], tuple]
     ) -> tuple[list[Path], int]:
         """D_{k+1}, and how many trajectories were replaced."""
         values = np.array([np.float32(0) if self.terminal(node) else values[node] for node in range(len(values))])
         result, accepted = [], 0
         for number, old in enumerate(paths):
-            new = self.walk(paths, number, values, imagine)
+            new = self.walk(paths, number, values, synthesise)
             kept = {id(step) for path in paths for step in path.steps}
             changes = sum(id(step) not in kept for step in new.steps)
             total = new.total
             if not new.terminated and len(new.steps) < len(old.steps):
                 total += (len(old.steps) - len(new.steps)) * min(total / max(len(new.steps), 1), 0)
             accept = total > old.total + self.threshold * abs(old.total) if self.value_test else changes > 0
-            if self.most_changes is not None and changes > self.most_changes:
+            if self.max_jumps is not None and changes > self.max_jumps:
                 accept = False
             result.append(new if accept else old)
             accepted += accept

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from trajstitch.benchmark import sets
 from trajstitch.benchmark.collect import LANES, Collect, Part, _pieces, clean_episodes, collect, recipe
-from trajstitch.benchmark.ladder import TASKS, act, load_ladder
+from trajstitch.benchmark.ladder import TASKS, load_ladder
 from trajstitch.benchmark.lanes import Lanes
 from trajstitch.data.environments import environment_id, normalised
 from trajstitch.errors import InputError
+from trajstitch.policies.policy import act
 
 
 @pytest.mark.parametrize("name", ["hopper/medium-replay", "hopper/noisy-expert-10"])

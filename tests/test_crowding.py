@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trajstitch.stitching import capacity as crowding
-from trajstitch.stitching.capacity import Ways, _place_in_queue, spread, visits
-from trajstitch.stitching.graph import Judge, Reach, build
+from trajstitch.stitching.capacity import ActionValues, _place_in_queue, spread, visits
+from trajstitch.stitching.graph import EdgeScorer, Reach, build
 from trajstitch.stitching.greedy import Rules, rebuild
-from trajstitch.stitching.neighbours import Near
+from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.planning import Plan, Problem, plan, solve
 from worlds import models, random_data
@@ -25,14 +25,14 @@ def _crowds_of_few():
 
 def world(seed, coarse=False):
     data = random_data(np.random.default_rng(seed), coarse=coarse)
-    return data, build(data, models(), Near(k=4), Reach(20.0)), Judge(models(), data.observations)
+    return data, build(data, models(), NeighbourSearch(k=4), Reach(20.0)), EdgeScorer(models(), data.observations)
 
 
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from((0.1, 0.4, 0.8)))
 @settings(max_examples=15, deadline=None)
 def test_no_state_is_crowded_and_every_change_is_a_gain(seed, coarse, most):
     data, graph, judge = world(seed, coarse)
-    paths, summary = spread(data, graph, judge, Plan(discount=0.95, pessimism=0, most_visits=most), Rules())
+    paths, summary = spread(data, graph, judge, Plan(discount=0.95, pessimism=0, max_visits=most), Rules())
     assert visits(paths).max() <= max(1, round(most * len(data)))
     changed = paths.returns != data.returns
     old = data.returns.astype(np.float64)
@@ -54,7 +54,7 @@ def test_no_state_is_crowded_and_every_change_is_a_gain(seed, coarse, most):
 def test_more_room_gains_more_and_keeps_fewer_states():
     found = []
     for most in (0.01, 0.4, 1.0):
-        rooms = [spread(*world(seed), Plan(discount=0.95, most_visits=most), Rules())[1] for seed in range(4, 10)]
+        rooms = [spread(*world(seed), Plan(discount=0.95, max_visits=most), Rules())[1] for seed in range(4, 10)]
         found.append((np.mean([one.mean_return for one in rooms]), np.mean([one.states_kept for one in rooms])))
     assert found[0][0] < found[1][0] < found[2][0]
     assert found[0][1] > found[1][1] > found[2][1]
@@ -69,16 +69,16 @@ def test_with_room_for_all_a_walk_gains_at_least_what_the_plan_alone_does():
 
 def test_without_a_jump_the_data_stays_as_it_is():
     data = random_data(np.random.default_rng(3), coarse=False)
-    graph = build(data, models(), Near(k=4), Reach(-1e9))
+    graph = build(data, models(), NeighbourSearch(k=4), Reach(-1e9))
     assert len(graph.edges) == 0
-    paths, summary = spread(data, graph, Judge(models(), data.observations), Plan(most_visits=0.4), Rules())
+    paths, summary = spread(data, graph, EdgeScorer(models(), data.observations), Plan(max_visits=0.4), Rules())
     np.testing.assert_array_equal(paths.node, np.arange(len(data.observations)))
     assert (summary.proposed, summary.accepted, summary.states_kept) == (0, 0, 1.0)
 
 
 def test_the_same_seed_gives_the_same_paths():
     data, graph, judge = world(7)
-    config = Plan(discount=0.95, most_visits=0.4)
+    config = Plan(discount=0.95, max_visits=0.4)
     one, other = (spread(data, graph, judge, config, Rules())[0] for _ in range(2))
     np.testing.assert_array_equal(one.node, other.node)
     np.testing.assert_array_equal(one.jumps.reward, other.jumps.reward)
@@ -90,7 +90,7 @@ def test_every_way_on_from_a_node_has_its_worth():
     solution = solve(problem, Plan(discount=0.95))
     step, jump = problem.worth(solution.values)
     nodes = np.flatnonzero(~graph.last)
-    for node, row in zip(nodes, Ways.by(problem, solution, graph.offsets).of(nodes), strict=True):
+    for node, row in zip(nodes, ActionValues.by(problem, solution, graph.offsets).of(nodes), strict=True):
         jumps = jump[graph.offsets[node] : graph.offsets[node + 1]]
         assert row[0] == pytest.approx(step[node], abs=2 * problem.precision)
         np.testing.assert_array_equal(row[1 : 1 + len(jumps)], jumps)

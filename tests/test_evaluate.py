@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict
 
-from trajstitch.benchmark import rollout
+from trajstitch.evaluation import rollouts as rollout
 from trajstitch.data import spaces
 from trajstitch.data.environments import spec_json
 from trajstitch.data.trajectories import Metadata

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from oracle import Oracle, Path
 from trajstitch.data.trajectories import Provenance, Trajectories
-from trajstitch.data.transitions import Scale
+from trajstitch.learning.networks import normaliser_of
 from trajstitch.stitching import greedy as passes
-from trajstitch.stitching.graph import Judge, Reach, StitchGraph, build
+from trajstitch.stitching.graph import EdgeScorer, Reach, StitchGraph, build
 from trajstitch.stitching.greedy import Rules, one_pass
-from trajstitch.stitching.neighbours import Near
+from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.walk import Walks
 from worlds import models, random_data
@@ -25,17 +25,17 @@ def tables(data: Trajectories) -> tuple[np.ndarray, ...]:
     """The models' word on every pair of nodes."""
     nodes = len(data.observations)
     source, target = (part.ravel().astype(np.int32) for part in np.indices((nodes, nodes)))
-    judge = Judge(models(), data.observations)
+    judge = EdgeScorer(models(), data.observations)
     low, mean = judge.likelihoods(source, target)
     consistency = judge.consistency(source, target)[1]
     return tuple(part.reshape(nodes, nodes) for part in (low, mean, consistency))
 
 
-def nearest(data: Trajectories, near: Near) -> list[list[int]]:
+def nearest(data: Trajectories, near: NeighbourSearch) -> list[list[int]]:
     episode = np.repeat(np.arange(len(data)), data.lengths + 1)
     states = data.observations
     if near.standardise:
-        states = np.asarray(Scale(states).apply(jnp.asarray(states)))
+        states = np.asarray(normaliser_of(states).apply(jnp.asarray(states)))
     found = []
     for row, state in enumerate(states.astype(np.float64)):
         far = sorted(
@@ -76,7 +76,12 @@ def test_several_passes_equal_algorithm_1_step_by_step(draw):
     data = random_data(random, coarse=draw.draw(st.booleans()))
     near = draw.draw(
         st.sampled_from(
-            (Near(k=4), Near(k=None, radius=1.0, standardise=False), Near(k=6, radius=1.5), Near(k=30, method="flat"))
+            (
+                NeighbourSearch(k=4),
+                NeighbourSearch(k=None, radius=1.0, standardise=False),
+                NeighbourSearch(k=6, radius=1.5),
+                NeighbourSearch(k=30, method="flat"),
+            )
         )
     )
     low, mean, consistency = tables(data)
@@ -86,13 +91,13 @@ def test_several_passes_equal_algorithm_1_step_by_step(draw):
     rules = Rules(
         threshold=draw.draw(st.sampled_from((0.1, 0.0, -5.0))),
         value_test=draw.draw(st.sampled_from((True, True, True, False))),
-        most_changes=draw.draw(st.sampled_from((None, None, 2))),
+        max_jumps=draw.draw(st.sampled_from((None, None, 2))),
         horizon=draw.draw(st.sampled_from((None, None, 5, 30))),
     )
     key = jax.random.key(1) if draw.draw(st.booleans()) else None
 
     stitch_graph = build(data, models(), near, reach)
-    judge = Judge(models(), data.observations)
+    judge = EdgeScorer(models(), data.observations)
     oracle = Oracle(
         data,
         nearest(data, near),
@@ -103,7 +108,7 @@ def test_several_passes_equal_algorithm_1_step_by_step(draw):
         reach.consistency,
         rules.threshold,
         rules.value_test,
-        rules.most_changes,
+        rules.max_jumps,
         rules.horizon or int(data.lengths.max()),
     )
     fast, slow = Paths.of(data), oracle.first_data()
@@ -111,7 +116,7 @@ def test_several_passes_equal_algorithm_1_step_by_step(draw):
         values = np.round(random.normal(size=len(data.observations)), 1).astype(np.float32)
         own = None if key is None else jax.random.fold_in(key, number)
         source, target = (part.ravel().astype(np.int32) for part in np.indices(low.shape))
-        action, reward = judge.imagine(source, target, own)
+        action, reward = judge.synthesise(source, target, own)
         nodes = len(low)
         fast, summary = one_pass(fast, stitch_graph, judge, values.__getitem__, rules, own)
         slow, accepted = oracle.one_pass(
@@ -129,8 +134,8 @@ def test_the_random_cases_do_stitch():
     for seed in range(10):
         random = np.random.default_rng(seed)
         data = random_data(random, coarse=False)
-        stitch_graph = build(data, models(), Near(k=4), Reach(3.0))
-        judge = Judge(models(), data.observations)
+        stitch_graph = build(data, models(), NeighbourSearch(k=4), Reach(3.0))
+        judge = EdgeScorer(models(), data.observations)
         paths = Paths.of(data)
         for number in range(3):
             before = paths
@@ -155,13 +160,16 @@ def test_likelihoods_are_those_of_the_models():
 @pytest.fixture
 def graph() -> tuple[Trajectories, StitchGraph]:
     data = random_data(np.random.default_rng(5), coarse=False)
-    return data, build(data, models(), Near(k=4), Reach(3.0))
+    return data, build(data, models(), NeighbourSearch(k=4), Reach(3.0))
 
 
 @pytest.mark.parametrize("value_test", [True, False])
 def test_a_pass_does_not_depend_on_how_many_edges_are_looked_at_together(monkeypatch, value_test):
     data = random_data(np.random.default_rng(6), coarse=True)
-    stitch_graph, judge = build(data, models(), Near(k=4), Reach(3.0)), Judge(models(), data.observations)
+    stitch_graph, judge = (
+        build(data, models(), NeighbourSearch(k=4), Reach(3.0)),
+        EdgeScorer(models(), data.observations),
+    )
     values = np.random.default_rng(6).integers(0, 3, len(data.observations)).astype(np.float32)  # many ties
     rules = Rules(threshold=-5.0, value_test=value_test)
 
@@ -179,7 +187,7 @@ def test_a_pass_does_not_depend_on_how_many_edges_are_looked_at_together(monkeyp
 
 def test_a_pair_is_judged_the_same_alone_and_in_company(graph):
     data, expected = graph
-    judge = Judge(models(), data.observations)
+    judge = EdgeScorer(models(), data.observations)
     for row in (0, len(expected.edges) // 2):
         edge = expected.edges.take(np.array([row]))
         alone, _ = judge.edges(edge.source, edge.target, expected.logged[edge.source], Reach(3.0))
@@ -188,15 +196,15 @@ def test_a_pair_is_judged_the_same_alone_and_in_company(graph):
 
 def test_latents_depend_on_pass_source_and_target_alone(graph):
     data, stitch_graph = graph
-    judge = Judge(models(), data.observations)
+    judge = EdgeScorer(models(), data.observations)
     source, target = stitch_graph.edges.source, stitch_graph.edges.target
-    action, reward = judge.imagine(source, target, jax.random.key(0))
-    alone = judge.imagine(source[5:6], target[5:6], jax.random.key(0))
+    action, reward = judge.synthesise(source, target, jax.random.key(0))
+    alone = judge.synthesise(source[5:6], target[5:6], jax.random.key(0))
     np.testing.assert_array_equal(alone[0], action[5:6])
     np.testing.assert_array_equal(alone[1], reward[5:6])
-    other = judge.imagine(source, target, jax.random.fold_in(jax.random.key(0), 1))[0]
+    other = judge.synthesise(source, target, jax.random.fold_in(jax.random.key(0), 1))[0]
     assert not np.array_equal(other, action)
-    plain = judge.imagine(source, target)[0]
+    plain = judge.synthesise(source, target)[0]
     assert not np.array_equal(plain, action)
     np.testing.assert_array_equal(plain, stitch_graph.edges.action)
 
@@ -204,7 +212,7 @@ def test_latents_depend_on_pass_source_and_target_alone(graph):
 def test_float64_data_keep_their_type_and_logged_bits(graph):
     data = graph[0]
     data = replace(data, observations=data.observations.astype(np.float64), rewards=data.rewards.astype(np.float64))
-    judge = Judge(models(), data.observations)
+    judge = EdgeScorer(models(), data.observations)
     values = np.random.default_rng(0).normal(size=len(data.observations)).astype(np.float32)
     found = one_pass(Paths.of(data), graph[1], judge, values.__getitem__, Rules(threshold=-5.0))[0].trajectories()
     assert found.observations.dtype == found.rewards.dtype == np.float64
@@ -224,7 +232,7 @@ def test_walk_that_is_only_cut_off_sooner_is_not_better(reward: float, terminate
     data = data[np.flatnonzero(data.lengths >= 6)[:2]]
     data = replace(data, rewards=np.full(data.steps, reward, np.float32))
     paths = Paths.of(data)
-    judge, graph = Judge(models(), data.observations), build(data, models(), Near(k=4), Reach())
+    judge, graph = EdgeScorer(models(), data.observations), build(data, models(), NeighbourSearch(k=4), Reach())
     decisions = passes.decide(paths, graph, judge, lambda states: np.zeros(len(states), np.float32), Rules())
     first = paths.offsets[:-1] + np.arange(len(data))
     walks = Walks(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trajstitch.errors import InputError
-from trajstitch.learning.buffer import SMALLEST, Ranges, end_to_end, usual_size
+from trajstitch.learning.buffer import SMALLEST, Slices, buffer_size, fill_buffer
 from trajstitch.learning.fit import Objective, State, begin, fit, member
 from trajstitch.learning.networks import MLP
 
@@ -78,7 +78,7 @@ def test_a_member_learns_the_same_alone_and_in_company():
 def test_a_member_learns_the_same_wherever_its_rows_stand():
     algorithm = Regression()
     sets = [line(rows, seed) for rows, seed in ((500, 0), (37, 1), (3000, 2))]
-    table, ranges = end_to_end(sets, [500, 37, 3000])
+    table, ranges = fill_buffer(sets, [500, 37, 3000])
     together = fit(algorithm, start(algorithm, 3), table, ranges, every=40)
     for number, data in enumerate(sets):
         every = start(algorithm, 3)
@@ -91,7 +91,7 @@ def test_rows_outside_a_members_range_are_never_drawn():
     algorithm = Regression(batch_size=64)
     x, y = line(100)
     surrounded = (jnp.pad(part, ((700, 1300), (0, 0)), constant_values=jnp.nan) for part in (x, y))
-    state = fit(algorithm, start(algorithm), tuple(surrounded), Ranges(np.array([700]), np.array([100])), every=40)
+    state = fit(algorithm, start(algorithm), tuple(surrounded), Slices(np.array([700]), np.array([100])), every=40)
     assert same(state.model, fit(algorithm, start(algorithm), (x, y), every=40).model)
 
 
@@ -194,13 +194,13 @@ def test_equal_configs_and_other_numbers_of_rows_share_one_compiled_loop():
 
 @given(st.integers(1, 2**40))
 def test_a_table_has_room_for_its_rows_and_at_most_half_as_many_more(rows):
-    size = usual_size(rows)
+    size = buffer_size(rows)
     assert rows <= size <= max(1.5 * rows, SMALLEST)
-    assert usual_size(size) == size
+    assert buffer_size(size) == size
 
 
 def test_no_data_is_a_clear_error():
     algorithm = Regression()
-    for ranges in (None, Ranges(np.zeros(2, int), np.array([5, 0]))):
+    for ranges in (None, Slices(np.zeros(2, int), np.array([5, 0]))):
         with pytest.raises(InputError, match="nothing to train on"):
             fit(algorithm, start(algorithm, 2), line(0 if ranges is None else 5), ranges)

@@ -7,10 +7,10 @@ import pytest
 
 from trajstitch.stitching import graph as graphs
 from trajstitch.stitching.graph import Models, Reach, StitchGraph, build
-from trajstitch.stitching.neighbours import Near
+from trajstitch.stitching.neighbours import NeighbourSearch
 from worlds import models, random_data
 
-NEAR = Near(k=6)
+NEAR = NeighbourSearch(k=6)
 
 
 def same_graph(a: StitchGraph, b: StitchGraph) -> bool:

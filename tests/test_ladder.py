@@ -13,21 +13,21 @@ import pytest
 from safetensors.numpy import load_file
 
 from trajstitch.benchmark.expert import Expert, build_ladder, choose, expert
+from trajstitch.benchmark.exploration import Environment, Exploration, environment, evaluate, explorer
 from trajstitch.benchmark.ladder import (
     SHIPPED,
     TASKS,
     Checkpoint,
     Ladder,
-    act,
     first_medium,
     load_ladder,
     rounded,
     save_ladder,
 )
 from trajstitch.benchmark.ladder_report import ladder_report, write_report
-from trajstitch.benchmark.rollout import Environment, Exploration, environment, evaluate, explorer
 from trajstitch.benchmark.training_run import TrainingRun
 from trajstitch.errors import InputError
+from trajstitch.policies.policy import act
 from trajstitch.policies.td3 import TD3
 
 TINY = TD3(hidden=(8, 8), batch_size=8, start_steps=40)
@@ -280,5 +280,5 @@ def test_report_names_aims_machine_and_every_checkpoint(ladder: Ladder, tmp_path
 
 
 def test_processes_that_play_never_import_jax() -> None:
-    code = "import sys, trajstitch.benchmark.rollout, trajstitch.benchmark.expert; sys.exit('jax' in sys.modules)"
+    code = "import sys, trajstitch.benchmark.exploration, trajstitch.benchmark.expert; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

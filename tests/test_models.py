@@ -15,7 +15,7 @@ from trajstitch.models.dynamics import Dynamics, fit_dynamics
 from trajstitch.models.forward import ForwardDynamics, fit_forward, judged
 from trajstitch.models.inverse import InverseDynamics, fit_inverse
 from trajstitch.models.reward import GenerativeReward, RegressionReward, fit_reward
-from trajstitch.models.value import TwinValue, discounted_returns, fit_value, ranking, values
+from trajstitch.models.value import TwinValue, fit_value, ranking, values
 
 KEY = jax.random.key(0)
 
@@ -153,7 +153,7 @@ def test_a_value_that_is_too_low_everywhere_still_ranks():
 def test_discounted_returns_stop_at_each_episode_and_continue_with_what_follows():
     data = collect(episodes=3, length=4)
     after = np.array([1.0, 2.0, 3.0])
-    found = discounted_returns(data, 0.9, after)
+    found = data.discounted_returns(0.9, after)
     for episode in range(3):
         running = after[episode]
         for step in range(data.offsets[episode + 1] - 1, data.offsets[episode] - 1, -1):

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trajstitch.errors import InputError
-from trajstitch.stitching.graph import Judge, Models, Reach, build
+from trajstitch.stitching.graph import EdgeScorer, Models, Reach, build
 from trajstitch.stitching.greedy import Rules, rebuild
-from trajstitch.stitching.neighbours import Near
+from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.planning import Plan, Problem, evaluate, plan, slope
 from worlds import models, random_data
@@ -40,7 +40,7 @@ def value_iteration(data, graph, gain, discount, sweeps=400):
 @settings(max_examples=10, deadline=None)
 def test_a_plan_equals_value_iteration(seed, coarse, pessimism):
     data = random_data(np.random.default_rng(seed), coarse=coarse)
-    graph = build(data, models(), Near(k=3), Reach(10.0))
+    graph = build(data, models(), NeighbourSearch(k=3), Reach(10.0))
     config = Plan(discount=0.9, pessimism=pessimism)
     decisions, values = plan(data, graph, config)
     gain = graph.edges.reward - pessimism * slope(data, graph, 0.9) * graph.edges.error.astype(np.float64)
@@ -84,9 +84,9 @@ def test_a_policy_is_valued_along_its_pointers():
 def test_a_planned_walk_gains_what_it_promises():
     """Undiscounted and without a price, an accepted trajectory is the better one."""
     data = random_data(np.random.default_rng(4), coarse=False)
-    graph = build(data, models(), Near(k=4), Reach(20.0))
+    graph = build(data, models(), NeighbourSearch(k=4), Reach(20.0))
     decisions, _ = plan(data, graph, Plan(discount=0.95, pessimism=0))
-    paths, summary = rebuild(Paths.of(data), graph, decisions, Judge(models(), data.observations), Rules())
+    paths, summary = rebuild(Paths.of(data), graph, decisions, EdgeScorer(models(), data.observations), Rules())
     found = paths.trajectories()
     assert summary.accepted > 0
     assert summary.jumps > 0
@@ -96,7 +96,7 @@ def test_a_planned_walk_gains_what_it_promises():
 
 def test_a_high_price_leaves_the_data_alone():
     data = random_data(np.random.default_rng(4), coarse=False)
-    graph = build(data, models(), Near(k=4), Reach(20.0))
+    graph = build(data, models(), NeighbourSearch(k=4), Reach(20.0))
     decisions, _ = plan(data, graph, Plan(pessimism=1e9))
     assert (decisions.choice < 0).all()
 
@@ -104,6 +104,6 @@ def test_a_high_price_leaves_the_data_alone():
 def test_planning_without_a_forward_model_is_refused():
     data = random_data(np.random.default_rng(4), coarse=False)
     one = models()
-    graph = build(data, Models(one.dynamics, one.inverse, one.reward), Near(k=4), Reach(20.0))
+    graph = build(data, Models(one.dynamics, one.inverse, one.reward), NeighbourSearch(k=4), Reach(20.0))
     with pytest.raises(InputError, match="forward model"):
         plan(data, graph, Plan())

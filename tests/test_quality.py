@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from trajstitch.data.normalise import rescale_for_float32
 from trajstitch.data.trajectories import Trajectories, concatenate
-from trajstitch.data.transitions import in_sight
-from trajstitch.stitching.config import Stitching, one_quality, stitch
-from trajstitch.stitching.predictability import foretold
+from trajstitch.stitching.config import StitchConfig, one_quality, stitch
+from trajstitch.stitching.predictability import return_predictability
 
 
 def walks(skills: np.ndarray, luck: float, length: int = 40) -> Trajectories:
@@ -30,42 +30,42 @@ def walks(skills: np.ndarray, luck: float, length: int = 40) -> Trajectories:
 
 def test_skill_is_foretold_and_luck_is_not():
     skills = np.repeat([0.0, 1.0], 30)
-    assert foretold(walks(skills, luck=0.0)) == pytest.approx(1, abs=0.01)
-    assert foretold(walks(np.zeros(60), luck=1.0)) == pytest.approx(0, abs=0.1)
-    mixed = foretold(walks(np.repeat([0.0, 1.0], 300), luck=0.5))  # a half of the variance each
+    assert return_predictability(walks(skills, luck=0.0)) == pytest.approx(1, abs=0.01)
+    assert return_predictability(walks(np.zeros(60), luck=1.0)) == pytest.approx(0, abs=0.1)
+    mixed = return_predictability(walks(np.repeat([0.0, 1.0], 300), luck=0.5))  # a half of the variance each
     assert mixed == pytest.approx(0.45, abs=0.1)  # and of what is found, some is the luck of the ten nearest
 
 
 def test_units_and_constant_states_do_not_matter():
     data = walks(np.repeat([0.0, 1.0], 30), luck=0.5)
-    share = foretold(data)
+    share = return_predictability(data)
     scaled = replace(data, observations=data.observations * np.array([1000, 1, 0.001], np.float32))
-    assert foretold(scaled) == pytest.approx(share, abs=1e-3)
+    assert return_predictability(scaled) == pytest.approx(share, abs=1e-3)
     for value in (1, 1e6):
         constant = np.concatenate((data.observations, np.full((len(data.observations), 1), value, np.float32)), 1)
-        assert foretold(replace(data, observations=constant)) == pytest.approx(share, abs=1e-3)
+        assert return_predictability(replace(data, observations=constant)) == pytest.approx(share, abs=1e-3)
     for unit, origin in ((1, 5e6), (1e-9, 0)):
         moved = replace(data, observations=unit * data.observations.astype(np.float64) + origin)
-        assert foretold(in_sight(moved)) == pytest.approx(share, abs=1e-3)
+        assert return_predictability(rescale_for_float32(moved)) == pytest.approx(share, abs=1e-3)
 
 
 def test_copies_of_an_episode_do_not_foretell_it():
     data = walks(np.zeros(60), luck=1.0)
-    assert foretold(concatenate([data] * 5)) == pytest.approx(0, abs=0.1)
+    assert return_predictability(concatenate([data] * 5)) == pytest.approx(0, abs=0.1)
 
 
 @pytest.mark.parametrize("episodes", [1, 2, 19])
 def test_few_episodes_say_nothing(episodes):
-    assert foretold(walks(np.zeros(episodes), luck=1.0)) is None
+    assert return_predictability(walks(np.zeros(episodes), luck=1.0)) is None
 
 
 def test_equal_returns_are_of_one_quality():
-    assert foretold(walks(np.zeros(30), luck=0.0)) == 0
+    assert return_predictability(walks(np.zeros(30), luck=0.0)) == 0
 
 
 def test_data_of_one_quality_comes_back_as_it_was_before_any_model_is_fitted(capsys):
     data = walks(np.zeros(60), luck=1.0)
-    better = stitch(data, Stitching(quality=0.5))
+    better = stitch(data, StitchConfig(quality=0.5))
     assert better.equals(data)
     assert better.provenance is not None
     assert not better.provenance.stitched.any()
@@ -75,10 +75,10 @@ def test_data_of_one_quality_comes_back_as_it_was_before_any_model_is_fitted(cap
 
 
 def test_the_limit_decides():
-    assert one_quality(Stitching(quality=0.5), 0.5) is None
-    assert one_quality(Stitching(quality=0.5), None) is None
-    assert one_quality(Stitching(quality=0.0), 0.0) is None
-    reason = one_quality(Stitching(quality=0.5), 0.2)
+    assert one_quality(StitchConfig(quality=0.5), 0.5) is None
+    assert one_quality(StitchConfig(quality=0.5), None) is None
+    assert one_quality(StitchConfig(quality=0.0), 0.0) is None
+    reason = one_quality(StitchConfig(quality=0.5), 0.2)
     assert reason is not None
     assert "20%" in reason
     assert "50%" in reason

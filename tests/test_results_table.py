@@ -68,7 +68,7 @@ def add_stitching(results: Results, name: str, before: float, after: float, erro
         "jumps": 0.01,
         "states_kept": 0.9,
         "left_alone": None if after != before else "the data is of one quality",
-        "foretold": 0.8 if after != before else 0.1,
+        "return_predictability": 0.8 if after != before else 0.1,
         "truth": truth,
         "passes": [{"proposed": 8, "accepted": 3}, {"proposed": 2, "accepted": 1}] if after != before else [],
         "commits": ["abc", "older"],
@@ -136,7 +136,7 @@ def returns_of(rows) -> dict[Cell, list[list[float]]]:
 @pytest.mark.parametrize(("preset", "made", "ts"), [("default", SMALL, "ts"), ("paper", GREEDY, "paper-ts")])
 def test_data_that_was_left_alone_is_not_cloned_again(tmp_path, monkeypatch, preset, made, ts):
     monkeypatch.setitem(stitching.PRESETS, preset, replace(made, quality=0.5))
-    monkeypatch.setattr(stitch_run, "foretold", lambda data: 0.1)
+    monkeypatch.setattr(stitch_run, "return_predictability", lambda data: 0.1)
     config = tiny(tmp_path, f"{ts}-bc", f"{ts}-top-bc", "bc", "top-bc")
     table.measure(config)
     rows = read(config.to)

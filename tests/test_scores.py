@@ -7,15 +7,9 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu, trim_mean
 
-from trajstitch.data.environments import REFERENCE, reference
+from trajstitch.data.environments import REFERENCE, normalised, reference
 from trajstitch.data.trajectories import Metadata
-from trajstitch.evaluation.scores import (
-    Summary,
-    interquartile_mean,
-    last_and_best,
-    normalised,
-    probability_of_improvement,
-)
+from trajstitch.evaluation.scores import Summary, interquartile_mean, last_and_best, probability_of_improvement
 
 
 def test_score_0_is_random_and_100_is_expert() -> None:

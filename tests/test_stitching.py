@@ -6,25 +6,25 @@ import numpy as np
 import pytest
 
 from point import collect
-from trajstitch.data.transitions import in_sight
+from trajstitch.data.normalise import rescale_for_float32
 from trajstitch.errors import InputError
 from trajstitch.models.dynamics import Dynamics
 from trajstitch.models.forward import ForwardDynamics
 from trajstitch.models.inverse import InverseDynamics
 from trajstitch.models.reward import RegressionReward
 from trajstitch.models.value import TwinValue
-from trajstitch.stitching.config import PRESETS, Stitching, preset_for, stitch
+from trajstitch.stitching.config import PRESETS, StitchConfig, preset_for, stitch
 from trajstitch.stitching.graph import Reach
 from trajstitch.stitching.greedy import Rules
-from trajstitch.stitching.neighbours import Near
+from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.planning import Plan
 
-SMALL = Stitching(
+SMALL = StitchConfig(
     dynamics=Dynamics(members=2, keep=2, hidden=(16,), learning_rate=3e-3, steps=500, patience=500),
     inverse=InverseDynamics(hidden=(16,), steps=500, learning_rate=3e-3),
     reward=RegressionReward(hidden=(16,), steps=500, learning_rate=3e-3),
     forward=ForwardDynamics(members=2, hidden=(16,), steps=500),
-    near=Near(k=8),
+    near=NeighbourSearch(k=8),
     reach=Reach(margin=4.0, consistency=0.5),
     rules=Rules(threshold=0.05),
     plan=Plan(discount=0.95),
@@ -71,12 +71,12 @@ def test_states_far_from_zero_or_in_tiny_units_are_stitched_as_well(data, unit, 
 
 
 def test_states_in_plain_sight_are_taken_as_they_are(data):
-    assert in_sight(data) is data
+    assert rescale_for_float32(data) is data
     constant = np.full(len(data.observations), 5e6) + np.random.default_rng(0).choice((0, 1e-9), len(data.observations))
     noisy = replace(data, observations=np.column_stack((data.observations, constant)))
-    assert in_sight(noisy) is noisy  # it varies by rounding alone
+    assert rescale_for_float32(noisy) is noisy  # it varies by rounding alone
     time = np.linspace(1.7e9, 1.7e9 + 1e4, len(data.observations))
-    seen = in_sight(replace(data, observations=np.column_stack((data.observations, time))))
+    seen = rescale_for_float32(replace(data, observations=np.column_stack((data.observations, time))))
     np.testing.assert_array_equal(seen.observations[:, :-1], data.observations)
     np.testing.assert_allclose(seen.observations[:, -1], time - time.mean(), atol=1e-3)
 
@@ -95,9 +95,9 @@ def test_noise_comes_back_as_it_was(data, capsys):
 def test_presets_are_what_they_say():
     hopper = replace(collect(episodes=2), metadata=replace(collect(episodes=2).metadata, name="hopper-medium-v2"))
     paper = preset_for("paper", hopper)
-    assert paper.near == Near(k=32, radius=0.1, standardise=False)
+    assert paper.near == NeighbourSearch(k=32, radius=0.1, standardise=False)
     assert paper.reach == Reach(margin=0.0)
-    assert preset_for("paper", collect(episodes=2)).near == Near()
+    assert preset_for("paper", collect(episodes=2)).near == NeighbourSearch()
     assert PRESETS["default"].plan is not None
     with pytest.raises(InputError, match="the presets are paper, default, quick"):
         preset_for("papr", hopper)

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from trajstitch.benchmark.ladder import act
+from trajstitch.benchmark.exploration import Environment, unflatten
 from trajstitch.benchmark.learner import Learner
-from trajstitch.benchmark.rollout import Environment, unflatten
+from trajstitch.policies.policy import act
 from trajstitch.policies.td3 import TD3, Batch
 
 SMALL = TD3(hidden=(16, 16), batch_size=32)

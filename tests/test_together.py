@@ -9,13 +9,13 @@ from point import collect
 from test_policies import one_step
 from test_stitching import GREEDY, SMALL
 from trajstitch.errors import InputError
-from trajstitch.learning.buffer import usual_size
+from trajstitch.learning.buffer import buffer_size
 from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.policies.iql import IQL
 from trajstitch.policies.policy import Policy
 from trajstitch.policies.td3_bc import TD3BC
 from trajstitch.policies.train import train, train_together
-from trajstitch.stitching.config import Course, Ground, fit_models, improve, improve_together, keys_of, stitch
+from trajstitch.stitching.config import Progress, StitchingTask, fit_models, improve, improve_together, keys_of, stitch
 from trajstitch.stitching.graph import build
 from trajstitch.stitching.paths import Paths
 
@@ -73,7 +73,7 @@ def test_each_of_several_sets_stitched_together_gets_what_it_gets_alone(config, 
     grounds = []
     for data, (models_key, key) in zip(sets, keys, strict=True):
         models, _ = fit_models(config, data, models_key)
-        grounds.append(Ground(data, models, build(data, models, config.near, config.reach), key))
+        grounds.append(StitchingTask(data, models, build(data, models, config.near, config.reach), key))
     together = improve_together(config, grounds)
     alone = [improve_together(config, [ground])[0] for ground in grounds]
     assert [len(course.summaries) for course in together] == [len(course.summaries) for course in alone]
@@ -87,10 +87,10 @@ def test_a_course_that_is_behind_the_others_catches_up():
     data = collect(episodes=40, length=30)
     models, _ = fit_models(GREEDY, data, keys_of(0)[0])
     graph = build(data, models, GREEDY.near, GREEDY.reach)
-    grounds = [Ground(data, models, graph, keys_of(seed)[1]) for seed in range(2)]
-    so_far: list[list[Course]] = []
+    grounds = [StitchingTask(data, models, graph, keys_of(seed)[1]) for seed in range(2)]
+    so_far: list[list[Progress]] = []
     whole = improve_together(GREEDY, grounds, each=lambda courses: so_far.append(list(courses)))
-    again = improve_together(GREEDY, grounds, begun=[so_far[0][0], Course(Paths.of(data))])
+    again = improve_together(GREEDY, grounds, begun=[so_far[0][0], Progress(Paths.of(data))])
     for one, other in zip(again, whole, strict=True):
         assert one.paths.trajectories().equals(other.paths.trajectories())
 
@@ -107,8 +107,8 @@ def test_passes_share_one_compiled_loop():
         programs.append(_chunk._cached._cache_size())  # pyright: ignore
         steps.append(len(courses[0].paths.kind))
 
-    improve_together(GREEDY, [Ground(data, models, graph, keys_of(0)[1])], each=each)
-    assert usual_size(steps[0]) != usual_size(data.steps), "D_1 must be shorter for the test to say anything"
+    improve_together(GREEDY, [StitchingTask(data, models, graph, keys_of(0)[1])], each=each)
+    assert buffer_size(steps[0]) != buffer_size(data.steps), "D_1 must be shorter for the test to say anything"
     assert len(set(programs)) == 1
 
 

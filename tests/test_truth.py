@@ -7,7 +7,7 @@ import pytest
 
 from trajstitch.benchmark.collect import Collect, collect
 from trajstitch.data.trajectories import Provenance, Trajectories
-from trajstitch.evaluation.simulator_check import _by, _correlation, of_stitched
+from trajstitch.evaluation.simulator_check import _by, _correlation, check_jumps
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def all_jumps(data: Trajectories) -> Trajectories:
 
 
 def test_logged_steps_claimed_as_jumps_come_out_real(data):
-    truth = of_stitched(data, all_jumps(data), most=200)
+    truth = check_jumps(data, all_jumps(data), most=200)
     assert len(truth.error) == 200
     assert truth.ratio.max() < 1e-6
     assert np.abs(truth.reward_error).max() < 1e-6
@@ -29,14 +29,14 @@ def test_logged_steps_claimed_as_jumps_come_out_real(data):
 
 def test_jumps_with_the_wrong_action_and_reward_do_not(data):
     wrong = replace(all_jumps(data), actions=-data.actions, rewards=data.rewards + 1)
-    summary = of_stitched(data, wrong, most=200).summary()
+    summary = check_jumps(data, wrong, most=200).summary()
     assert summary["median_ratio"] > 0.1
     assert summary["mean_reward_error"] > 0.3
 
 
 def test_no_jumps_is_no_truth(data):
     nothing = replace(data, provenance=Provenance.logged(data.offsets))
-    assert of_stitched(data, nothing).summary() == {"steps": 0}
+    assert check_jumps(data, nothing).summary() == {"steps": 0}
 
 
 def test_bins_and_rank_correlation_follow_the_judge():

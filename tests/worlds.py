@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.data.transitions import Scale
+from trajstitch.learning.networks import normaliser_of
 from trajstitch.models.dynamics import Dynamics
 from trajstitch.models.forward import ForwardDynamics
 from trajstitch.models.inverse import InverseDynamics
@@ -46,8 +46,8 @@ def models() -> Models:
     """Random networks: what they say matters not, only that both sides heed it."""
     keys = jax.random.split(jax.random.key(3), 6)
     data = random_data(np.random.default_rng(0), coarse=False)
-    scale, change = Scale(data.observations), Scale(np.random.default_rng(0).normal(size=(50, 2)))
-    action, reward = Scale(data.actions), Scale(data.rewards[:, None])
+    scale, change = normaliser_of(data.observations), normaliser_of(np.random.default_rng(0).normal(size=(50, 2)))
+    action, reward = normaliser_of(data.actions), normaliser_of(data.rewards[:, None])
     dynamics = jax.vmap(lambda key: Dynamics(hidden=(8,)).init(key, scale, change))(keys[:3])
     forward = jax.vmap(lambda key: ForwardDynamics(hidden=(8,)).init(key, (scale, action, change, reward)))(keys[:2])
     return Models(

@@ -20,12 +20,13 @@ import numpy as np
 from tyro.conf import Positional, arg
 
 from trajstitch.benchmark import sets
-from trajstitch.benchmark.ladder import Ladder, Layers, act, load_ladder
+from trajstitch.benchmark.ladder import Ladder, load_ladder
 from trajstitch.benchmark.lanes import Lanes
-from trajstitch.benchmark.rollout import SPAWN, light_processes
 from trajstitch.data import environments
 from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.errors import InputError
+from trajstitch.evaluation.processes import SPAWN, light_processes
+from trajstitch.policies.policy import Layers, act
 from trajstitch.progress import logger, progress
 from trajstitch.storage.runs import versions
 

@@ -19,27 +19,12 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from tyro.conf import Positional, arg
 
-from trajstitch.benchmark.ladder import (
-    TASKS,
-    Checkpoint,
-    Ladder,
-    Layers,
-    first_medium,
-    rounded,
-    save_ladder,
-)
-from trajstitch.benchmark.rollout import (
-    Environment,
-    Exploration,
-    Explorer,
-    environment,
-    evaluate,
-    evaluators,
-    light_processes,
-    unflatten,
-)
+from trajstitch.benchmark.exploration import Environment, Exploration, Explorer, environment, evaluate, unflatten
+from trajstitch.benchmark.ladder import TASKS, Checkpoint, Ladder, first_medium, rounded, save_ladder
 from trajstitch.benchmark.training_run import TrainingRun
 from trajstitch.errors import InputError
+from trajstitch.evaluation.processes import evaluators, light_processes
+from trajstitch.policies.policy import Layers
 from trajstitch.progress import logger, progress
 
 if TYPE_CHECKING:

@@ -13,15 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from trajstitch.errors import InputError
+from trajstitch.policies.policy import Layers, layers_from, named
 from trajstitch.storage.tensors import read_tensors, save_tensors
 
 TASKS = {"hopper": "Hopper-v5", "walker2d": "Walker2d-v5", "halfcheetah": "HalfCheetah-v5"}
 SHIPPED = Path(__file__).parent / "ladders"
 MEDIUM = 1 / 3
 """The medium policy is the first to reach this fraction of the expert's return."""
-
-Layers = list[tuple[np.ndarray, np.ndarray]]
-"""The policy network: weights (in, out) and biases (out,), float32, first layer first."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +65,6 @@ class Ladder:
 def first_medium(returns: Sequence[float]) -> int:
     """Index of the first of `returns` to reach a third of the last one."""
     return next(i for i, value in enumerate(returns) if value >= returns[-1] * MEDIUM or i == len(returns) - 1)
-
-
-def act(layers: Layers, observation: np.ndarray, bound: np.ndarray | float = 1.0) -> np.ndarray:
-    """The policy's actions for observations of shape (..., dimensions): a ReLU network, then tanh × bound."""
-    hidden = np.asarray(observation, np.float32)
-    for weight, bias in layers[:-1]:
-        hidden = np.maximum(hidden @ weight + bias, 0)
-    weight, bias = layers[-1]
-    return np.float32(bound) * np.tanh(hidden @ weight + bias)
 
 
 def load_ladder(task_or_path: str | Path) -> Ladder:
@@ -138,23 +127,6 @@ def save_ladder(ladder: Ladder, path: str | Path) -> None:
             "command": ladder.command,
         },
     )
-
-
-def named(layers: Layers, prefix: str = "") -> dict[str, np.ndarray]:
-    """The layers as the tensors of a safetensors file."""
-    return {
-        f"{prefix}{index}/{kind}": array
-        for index, layer in enumerate(layers)
-        for kind, array in zip(("weight", "bias"), layer, strict=True)
-    }
-
-
-def layers_from(tensors: dict[str, np.ndarray], prefix: str = "") -> Layers:
-    """The inverse of `named`."""
-    count = sum(name.startswith(prefix) and name.endswith("weight") for name in tensors)
-    if not count:
-        raise KeyError(f"{prefix}0/weight")
-    return [(tensors[f"{prefix}{index}/weight"], tensors[f"{prefix}{index}/bias"]) for index in range(count)]
 
 
 def rounded(layers: Layers) -> Layers:

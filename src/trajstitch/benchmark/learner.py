@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from trajstitch.benchmark.rollout import Environment
+from trajstitch.benchmark.exploration import Environment
 from trajstitch.policies.td3 import TD3, Batch, State
 from trajstitch.storage.runs import tensors_of, tree_from
 

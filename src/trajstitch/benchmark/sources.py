@@ -10,7 +10,7 @@ from trajstitch.formats.columns import Columns
 from trajstitch.storage.runs import Run
 
 
-def noted(uri: str, columns: Columns | None, data: Trajectories) -> dict[str, Any]:
+def describe_source(uri: str, columns: Columns | None, data: Trajectories) -> dict[str, Any]:
     """What a run's configuration says of its data."""
     return {
         "source": uri,
@@ -21,7 +21,7 @@ def noted(uri: str, columns: Columns | None, data: Trajectories) -> dict[str, An
     }
 
 
-def found_again(run: Run) -> Trajectories:
+def reload_source(run: Run) -> Trajectories:
     """The data that a run was given; raises where it has changed since."""
     config = run.facts["config"]
     columns = None

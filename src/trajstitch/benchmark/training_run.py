@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trajstitch.benchmark.ladder import Layers, layers_from, named
+from trajstitch.policies.policy import Layers, layers_from, named
 from trajstitch.progress import logger
 from trajstitch.storage.atomic import replacing
 from trajstitch.storage.runs import Run

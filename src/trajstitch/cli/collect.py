@@ -31,7 +31,7 @@ class Command(Collect):
         data = collect(self)
         seconds = time.monotonic() - start
         formats.save(data, target, force=self.force)
-        score = environments.normalised(data.returns.mean(), data.metadata)
+        score = float(environments.normalised(data.returns.mean(), data.metadata))
         if self.json:
             print_json({"saved": target, "seconds": seconds, "score": score, **data.summary()})
             return

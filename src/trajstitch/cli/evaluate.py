@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from trajstitch.cli.output import print_json, stdout
-from trajstitch.evaluation.evaluate import Evaluate, evaluate_run, film, require_video, rival_scores, stored_metadata
+from trajstitch.evaluation.evaluate import Evaluate, baseline_scores, evaluate_run, film, require_video, stored_metadata
 from trajstitch.evaluation.scores import Interval, Summary, probability_of_improvement
 from trajstitch.policies.policy import load_policy
 from trajstitch.storage.runs import Run
@@ -31,7 +31,7 @@ class Command(Evaluate):
 
     def execute(self) -> None:
         known = stored_metadata(Run.open(self.run, "train"))
-        theirs = None if self.against is None else rival_scores(self, self.against)
+        theirs = None if self.against is None else baseline_scores(self, self.against)
         if self.video is not None:
             require_video(self.video, known)
         result = evaluate_run(self)

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from trajstitch.cli.columns import ColumnFlags
 from trajstitch.cli.output import print_json, stdout
-from trajstitch.data.environments import normalised
+from trajstitch.data.environments import normalised, reference
 from trajstitch.data.summary import chart
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.stitching.pipeline import Stitch, Stitched, place, stitch_run
@@ -65,7 +65,7 @@ def _facts(data: Trajectories) -> dict[str, Any]:
         "mean_return": float(returns.mean()),
         "top_return": float(top.mean()),
         "mean_length": float(data.lengths.mean()),
-        "score": normalised(returns.mean(), data.metadata),
+        "score": float(normalised(returns.mean(), data.metadata)) if reference(data.metadata) else None,
     }
 
 

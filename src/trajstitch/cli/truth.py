@@ -8,7 +8,7 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from trajstitch import formats
-from trajstitch.benchmark.sources import found_again
+from trajstitch.benchmark.sources import reload_source
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.errors import InputError
 from trajstitch.evaluation.simulator_check import report
@@ -41,7 +41,7 @@ class Command:
             reason = run.read_json(f"{where}summary")["left_alone"] if run.has(f"{where}summary") else None
             told = f"nothing was stitched: {reason}" if reason else "this run isn't finished: go on with it by --resume"
             raise InputError(f"{self.run}: {told}")
-        data = found_again(run)
+        data = reload_source(run)
         stitched = formats.load(f"npz:{run.path(f'{where}result.npz')}")
         facts = report(data, stitched, StitchGraph.load(run.path("graph.safetensors")), self.steps)
         run.write_json(f"{where}truth", facts)

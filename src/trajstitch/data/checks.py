@@ -11,13 +11,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Integer
 
 from trajstitch.data import spaces
+from trajstitch.data.normalise import ROUNDING
 from trajstitch.data.trajectories import Finding, Trajectories
-from trajstitch.formats import first_nonfinite
+from trajstitch.errors import InputError
 
 BLOCK = 1 << 17
 """Rows looked at together."""
-ROUNDING = 1e-6
-"""An action this far beyond a bound (relative to the bound, or to 1) has only been rounded: float32 keeps 6e-8."""
 MOST_CHOICES = 32
 """Whole numbers, of which actions that hold no others may be choices."""
 MOST_LISTED = 12
@@ -228,3 +227,38 @@ def _place(data: Trajectories, row: int, starts: Integer[np.ndarray, " episodes"
 
 def _share(part: int, whole: int) -> str:
     return f"{part:,} of {whole:,}"
+
+
+def require_finite(data: Trajectories, uri: str) -> None:
+    """Raise at the first NaN or infinite value, with its place."""
+    for name, rows, episode_of in (
+        ("observations", data.observations, lambda row: _episode(row, data.first_rows)),
+        ("actions", data.actions, lambda row: _episode(row, data.offsets[:-1])),
+        ("rewards", data.rewards, lambda row: _episode(row, data.offsets[:-1])),
+    ):
+        bad = first_nonfinite(rows)
+        if bad is not None:
+            episode, step = episode_of(bad)
+            raise InputError(
+                f"{uri}: {name} hold a NaN or infinite value in episode {episode}, step {step}; `trajstitch inspect` "
+                "counts them: drop or repair those episodes first"
+            )
+
+
+def first_nonfinite(rows: np.ndarray) -> int | None:
+    """The first row with a NaN or infinite value, if any; one pass, no copy of the data."""
+    block = 1 << 18
+    for start in range(0, len(rows), block):
+        part = rows[start : start + block]
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(part.sum(dtype=np.float64)):
+                continue
+        bad = ~np.isfinite(part).reshape(len(part), -1).all(axis=1)
+        if bad.any():
+            return start + int(np.argmax(bad))
+    return None
+
+
+def _episode(row: int, starts: np.ndarray) -> tuple[int, int]:
+    episode = int(np.searchsorted(starts, row, side="right")) - 1
+    return episode, row - int(starts[episode])

@@ -6,6 +6,9 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+from jaxtyping import Float
+
 from trajstitch.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,10 +62,11 @@ def reference(metadata: "Metadata") -> tuple[float, float] | None:
     return REFERENCE.get(known.partition("-v")[0].lower()) if re.fullmatch(r"[A-Z]\w+-v\d+", known) else None
 
 
-def normalised(value: float, metadata: "Metadata") -> float | None:
-    """A return as D4RL's score: 0 is random, 100 is expert."""
+def normalised(returns: float | Float[np.ndarray, "..."], metadata: "Metadata") -> Float[np.ndarray, "..."]:
+    """Returns as scores, 0 for the reference's random and 100 for its expert policy; as they are without one."""
     scale = reference(metadata)
-    return None if scale is None else 100 * (value - scale[0]) / (scale[1] - scale[0])
+    with np.errstate(over="ignore"):
+        return np.asarray(returns) if scale is None else 100 * (np.asarray(returns) - scale[0]) / (scale[1] - scale[0])
 
 
 def environment_id(metadata: "Metadata") -> str | None:

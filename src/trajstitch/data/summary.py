@@ -29,7 +29,7 @@ def inspect(data: Trajectories) -> dict[str, Any]:
     with np.errstate(invalid="ignore", over="ignore"):
         summary = data.summary()
     reference = environments.reference(data.metadata)
-    score = {name: environments.normalised(summary["returns"][name], data.metadata) for name in ("mean", "max")}
+    score = {name: float(environments.normalised(summary["returns"][name], data.metadata)) for name in ("mean", "max")}
     terminated, truncated = data.episode_terminated, data.episode_truncated
     return _jsonable(
         {

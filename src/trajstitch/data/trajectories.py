@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium import Space
 from jaxtyping import Bool, Float, Integer
 
+from trajstitch.data import ragged
 from trajstitch.errors import InputError
 
 Verdict = Literal["ok", "note", "bad"]
@@ -83,7 +84,7 @@ class Provenance:
         nothing = np.full(offsets[-1], np.nan, np.float32)
         return cls(
             source_episode=np.repeat(np.arange(len(lengths), dtype=np.int32), lengths),
-            source_step=(np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)).astype(np.int32),
+            source_step=ragged.positions(lengths).astype(np.int32),
             stitched=np.zeros(offsets[-1], bool),
             margin=nothing,
             value_gain=nothing,
@@ -173,7 +174,7 @@ class Trajectories:
 
     @cached_property
     def episode_of_step(self) -> Integer[np.ndarray, " steps"]:
-        return _frozen(np.repeat(np.arange(len(self)), self.lengths))
+        return _frozen(ragged.owners(self.lengths))
 
     @cached_property
     def state_rows(self) -> Integer[np.ndarray, " steps"]:
@@ -191,6 +192,17 @@ class Trajectories:
     def returns(self) -> Float[np.ndarray, " episodes"]:
         """Each episode's undiscounted sum of rewards."""
         return _frozen(np.bincount(self.episode_of_step, self.rewards, minlength=len(self)))
+
+    def discounted_returns(
+        self, discount: float, after: Float[np.ndarray, " episodes"] | None = None
+    ) -> Float[np.ndarray, " steps"]:
+        """Return the discounted sum of rewards from each step to its episode's end, and of what follows by `after`."""
+        total, rewards = np.empty(self.steps), self.rewards.astype(np.float64)
+        ends = np.zeros(len(self)) if after is None else np.asarray(after, np.float64)
+        for start, stop, following in zip(self.offsets[:-1], self.offsets[1:], ends, strict=True):
+            if stop > start:
+                total[start:stop] = ragged.discounted_sums(rewards[start:stop], discount, following)
+        return total
 
     @cached_property
     def episode_terminated(self) -> Bool[np.ndarray, " episodes"]:
@@ -215,9 +227,9 @@ class Trajectories:
         if len(episodes) == 0:
             raise InputError("the selection holds no episodes")
         lengths = self.lengths[episodes]
-        offsets = np.concatenate(([0], np.cumsum(lengths)))
-        steps = _ranges(self.offsets[episodes], lengths)
-        rows = _ranges(self.first_rows[episodes], lengths + 1)
+        offsets = ragged.offsets_of(lengths)
+        steps = ragged.rows_of(self.offsets[episodes], lengths)
+        rows = ragged.rows_of(self.first_rows[episodes], lengths + 1)
         return replace(
             self,
             observations=self.observations[rows],
@@ -335,14 +347,6 @@ def concatenate(parts: Sequence[Trajectories]) -> Trajectories:
         metadata=parts[0].metadata,
         provenance=provenance,
     )
-
-
-def _ranges(
-    starts: Integer[np.ndarray, " pieces"], lengths: Integer[np.ndarray, " pieces"]
-) -> Integer[np.ndarray, " rows"]:
-    """The indices of several runs, one after the other: starts[0], starts[0]+1, ..."""
-    before = np.cumsum(lengths) - lengths
-    return np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:

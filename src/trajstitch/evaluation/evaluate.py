@@ -19,11 +19,13 @@ from gymnasium.spaces import Box
 from jaxtyping import Float
 from tyro.conf import Positional, arg
 
-from trajstitch.benchmark.rollout import evaluators, light_processes, play
 from trajstitch.data import environments, spaces
+from trajstitch.data.environments import normalised
 from trajstitch.data.trajectories import Metadata
 from trajstitch.errors import InputError
-from trajstitch.evaluation.scores import Summary, last_and_best, normalised
+from trajstitch.evaluation.processes import evaluators, light_processes
+from trajstitch.evaluation.rollouts import play
+from trajstitch.evaluation.scores import Summary, last_and_best
 from trajstitch.formats import metadata
 from trajstitch.policies.policy import Policy, checkpoints, load_policies
 from trajstitch.progress import progress
@@ -188,7 +190,7 @@ def conditions(config: Evaluate, known: Metadata) -> dict[str, Any]:
     }
 
 
-def rival_scores(config: Evaluate, against: Path) -> dict[str, Any]:
+def baseline_scores(config: Evaluate, against: Path) -> dict[str, Any]:
     """The scores of another run, if they compare with those that `config` asks for."""
     theirs = Run.open(against, "train")
     known = stored_metadata(Run.open(config.run, "train"))
@@ -231,13 +233,13 @@ def _from_rollouts(run: Run, known: Metadata, steps: list[int], returns: np.ndar
 
 
 def _from_data(run: Run, policies: list[Policy], steps: int) -> dict[str, Any]:
-    from trajstitch.benchmark.sources import found_again
+    from trajstitch.benchmark.sources import reload_source
     from trajstitch.evaluation.off_policy import FittedQ, action_errors, estimated_returns, unseen
     from trajstitch.policies.train import divided
 
     if steps < 1:
         raise InputError(f"--estimate-steps must be at least 1, not {steps}")
-    data = found_again(run)
+    data = reload_source(run)
     learned, held = divided(data, run.facts["config"]["top"], run.facts["config"]["hold_out"])
     new = np.zeros(0, bool) if held is None else unseen(held, learned)
     errors = action_errors(policies, held, new) if held is not None and new.any() else action_errors(policies, learned)

@@ -16,12 +16,12 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from trajstitch.data.normalise import Float32Loss, Normaliser
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.data.transitions import Scale, Sight, Transitions
+from trajstitch.data.transitions import Transitions
 from trajstitch.learning.fit import Metrics, Objective, State, begin, fit, stack
 from trajstitch.learning.fit_report import explained
-from trajstitch.learning.networks import MLP
-from trajstitch.models.value import discounted_returns
+from trajstitch.learning.networks import MLP, normaliser_of
 from trajstitch.policies.policy import Policy, Units
 from trajstitch.policies.td3 import Actor, Critics, critic_error, towards
 from trajstitch.policies.training_data import in_units
@@ -83,10 +83,10 @@ def estimated_returns(
 ) -> tuple[Float[np.ndarray, " policies"], float]:
     """The estimated discounted return from the data's first states: each policy's, and the logged behaviour's."""
     config = config or FittedQ()
-    seen = Scale(data.observations[data.state_rows])
-    mean, std = Sight.of(data.observations).units(np.asarray(seen.mean), np.asarray(seen.std))
+    seen = normaliser_of(data.observations[data.state_rows])
+    mean, std = Float32Loss.of(data.observations).avoid(Normaliser(np.asarray(seen.mean), np.asarray(seen.std)))
     units = policies[0].units._replace(mean=mean, std=std)
-    logged_returns = discounted_returns(data, config.discount)
+    logged_returns = data.discounted_returns(config.discount)
     middle = float(logged_returns.mean())
     size = max(float(logged_returns.std()), 0.01 * abs(middle)) or 1.0
     step = in_units(data, units, clip=False)

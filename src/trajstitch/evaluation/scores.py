@@ -12,9 +12,6 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import bootstrap, trim_mean
 
-from trajstitch.data.environments import reference
-from trajstitch.data.trajectories import Metadata
-
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
 
@@ -30,12 +27,6 @@ class Interval(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.value:.1f}" + ("" if self.low is None else f" [{self.low:.1f}, {self.high:.1f}]")
-
-
-def normalised(returns: Float[np.ndarray, "..."], metadata: Metadata) -> Float[np.ndarray, "..."]:
-    """Returns as scores, 0 for the reference's random and 100 for its expert policy; as they are without one."""
-    scale = reference(metadata)
-    return np.asarray(returns) if scale is None else 100 * (np.asarray(returns) - scale[0]) / (scale[1] - scale[0])
 
 
 def interquartile_mean(*sets: Seeds) -> Interval:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from trajstitch.benchmark.rollout import SPAWN, light_processes
 from trajstitch.data import environments
 from trajstitch.data.trajectories import Metadata
 from trajstitch.errors import InputError
+from trajstitch.evaluation.processes import SPAWN, light_processes
 from trajstitch.progress import progress
 
 CHUNK = 2_000

@@ -17,7 +17,7 @@ MARGINS = (-np.inf, -64.0, -16.0, -4.0, 0.0, np.inf)
 
 
 @dataclass(frozen=True)
-class Truth:
+class SimulatorCheck:
     """Steps (s, a, s', r) against what the simulator does in s with a; only states it could be set to exactly."""
 
     error: Float[np.ndarray, " steps"]
@@ -53,13 +53,13 @@ def ask(
     actions: np.ndarray,
     next_observations: np.ndarray,
     rewards: np.ndarray,
-) -> Truth:
+) -> SimulatorCheck:
     """What the simulator of the data's environment says of steps; lengths are in units of the data's spread."""
     outcome = replay(data.metadata, observations, actions)
     spread = data.observations.std(0, dtype=np.float64)
     spread = np.where(spread > 1e-9, spread, 1.0)
     known = np.flatnonzero(outcome.known)
-    return Truth(
+    return SimulatorCheck(
         error=np.linalg.norm((outcome.next_observations - next_observations)[known] / spread, axis=1),
         length=np.linalg.norm((next_observations - observations)[known] / spread, axis=1),
         reward_error=(rewards - outcome.rewards)[known],
@@ -67,7 +67,7 @@ def ask(
     )
 
 
-def of_stitched(data: Trajectories, stitched: Trajectories, most: int = 20_000) -> Truth:
+def check_jumps(data: Trajectories, stitched: Trajectories, most: int = 20_000) -> SimulatorCheck:
     """The truth about the steps of a stitched data set that are jumps."""
     assert stitched.provenance is not None
     jumps = _some(np.flatnonzero(stitched.provenance.stitched), most)
@@ -81,7 +81,7 @@ def of_stitched(data: Trajectories, stitched: Trajectories, most: int = 20_000) 
     )
 
 
-def of_edges(data: Trajectories, graph: StitchGraph, most: int = 20_000) -> tuple[Truth, Edges]:
+def check_edges(data: Trajectories, graph: StitchGraph, most: int = 20_000) -> tuple[SimulatorCheck, Edges]:
     """The truth about the graph's edges, taken or not, and the edges asked about."""
     edges = graph.edges.take(_some(np.arange(len(graph.edges)), most))
     states = data.observations
@@ -94,11 +94,11 @@ def report(data: Trajectories, stitched: Trajectories, graph: StitchGraph, most:
     steps = _some(np.arange(data.steps), min(most, 1_000))
     rows = data.state_rows[steps]
     logged = ask(data, data.observations[rows], data.actions[steps], data.observations[rows + 1], data.rewards[steps])
-    made = of_stitched(data, stitched, most)
+    made = check_jumps(data, stitched, most)
     facts = {"logged": logged.summary(), "jumps": made.summary()}
     if not len(graph.edges) or not graph.edges.action.shape[1]:
         return facts
-    truth, edges = of_edges(data, graph, most)
+    truth, edges = check_edges(data, graph, most)
     margin = edges.low - graph.logged[edges.source]
     return facts | {
         "edges": truth.summary(),

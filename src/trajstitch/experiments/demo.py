@@ -17,9 +17,10 @@ from tyro.conf import Positional
 
 from trajstitch import formats
 from trajstitch.cli.output import stdout
+from trajstitch.data.environments import normalised
 from trajstitch.data.summary import inspect, render
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.evaluation.scores import Summary, normalised
+from trajstitch.evaluation.scores import Summary
 from trajstitch.storage.atomic import replacing
 from trajstitch.storage.runs import machine, versions
 
@@ -154,7 +155,7 @@ def report(config: Report) -> None:
         "Mean ± standard deviation of the normalised score over the policies. Written by `python -m "
         "trajstitch.experiments.demo report` from the runs' own numbers.",
         "",
-        "Stitching raised the mean score of "
+        "StitchConfig raised the mean score of "
         + " and ".join(f"{title} in {gained[policy]} of {len(rows)} runs" for policy, title in POLICIES.items())
         + ".",
         "",

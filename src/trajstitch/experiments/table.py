@@ -25,8 +25,9 @@ import numpy as np
 import tyro
 
 from trajstitch.benchmark import sets
+from trajstitch.data.environments import normalised
 from trajstitch.errors import InputError
-from trajstitch.evaluation.scores import Summary, normalised
+from trajstitch.evaluation.scores import Summary
 from trajstitch.experiments.table_report import Report, report
 from trajstitch.experiments.table_results import METHODS, TWELVE, Cell, Results, Row, digest, scores, this_call
 from trajstitch.progress import logger
@@ -164,7 +165,7 @@ class Measurement:
 
         Set by set otherwise, so that the first keeps the accelerator busy while the next is collected.
         """
-        from trajstitch.benchmark.rollout import environment
+        from trajstitch.benchmark.exploration import environment
 
         def sizes(name: str) -> tuple[int, int]:
             made = environment(sets.built_in(name).task)
@@ -249,13 +250,13 @@ class Measurement:
 
     def about(self, stitched: "Stitched", asked: "Collect") -> Row:
         """What stitching did to a data set, and what the simulator says of it."""
-        from trajstitch.evaluation.simulator_check import of_stitched
+        from trajstitch.evaluation.simulator_check import check_jumps
 
         before, after, passes = stitched.before, stitched.after, stitched.passes
         assert after.provenance is not None
         jumps = after.provenance.stitched
         began = time.monotonic()
-        truth = of_stitched(before, after).summary()
+        truth = check_jumps(before, after).summary()
         seconds = {
             "collect": self.work.collection_seconds(asked),
             **stitched.seconds,
@@ -271,7 +272,7 @@ class Measurement:
                 "jumps": jumps.mean(),
                 "states_kept": passes[-1]["states_kept"] if passes else 1.0,
                 "left_alone": stitched.left_alone,
-                "foretold": stitched.run.read_json("quality")["foretold"],
+                "return_predictability": stitched.run.read_json("quality")["return_predictability"],
                 "truth": truth,
                 "commits": stitched.run.read_json("commits"),
                 "worths": stitched.run.read_json("models") if stitched.run.has("models") else [],

@@ -279,7 +279,7 @@ def mean(rows: Sequence[Row], key: str) -> float:
 def data_table(table: Table, preset: str) -> list[str]:
     head = [
         f"`{preset}`",
-        "foretold",
+        "return_predictability",
         "before",
         "after",
         "accepted",
@@ -299,11 +299,11 @@ def data_table(table: Table, preset: str) -> list[str]:
         errors = [mean(jumped, key) for key in ("median_ratio", "median_reward_error")] if jumped else []
         passes = [one for run in runs for one in run["passes"]]
         accepted, proposed = (sum(one[key] for one in passes) / len(runs) for key in ("accepted", "proposed"))
-        foretold = runs[0]["foretold"]
+        return_predictability = runs[0]["return_predictability"]
         rows.append(
             [
                 name,
-                NONE if foretold is None else f"{foretold:.2f}",
+                NONE if return_predictability is None else f"{return_predictability:.2f}",
                 f"{runs[0]['before']:.1f}",
                 str(Summary.of(np.array([run["after"] for run in runs]))),
                 f"{accepted:,.0f} of {proposed:,.0f}" if proposed else "none made",

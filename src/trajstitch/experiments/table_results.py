@@ -24,9 +24,9 @@ import numpy as np
 from jaxtyping import Float
 
 from trajstitch.benchmark import sets
+from trajstitch.data.environments import normalised
 from trajstitch.data.trajectories import Metadata
 from trajstitch.errors import InputError
-from trajstitch.evaluation.scores import normalised
 from trajstitch.progress import logger
 from trajstitch.storage.atomic import replacing
 from trajstitch.storage.runs import command_line, machine, versions

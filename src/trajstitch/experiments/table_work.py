@@ -127,7 +127,7 @@ class Work:
                 self.clock.require(self._expected(preset, stage), f"{stage} of {asked.set}")
 
             stages = Stages(run, config, data, seed, before=before)
-            stages.foretold()  # the table tells it of presets too that don't ask
+            stages.return_predictability()  # the table tells it of presets too that don't ask
             yield stages
 
     def _expected(self, preset: str, stage: str) -> float:

@@ -15,8 +15,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from trajstitch.errors import InputError
 
 if TYPE_CHECKING:
@@ -75,6 +73,8 @@ def load(uri: str, *, columns: "Columns | None" = None, allow_nonfinite: bool = 
     else:
         data = _module(parsed.scheme).load(parsed.location)
     if not allow_nonfinite:
+        from trajstitch.data.checks import require_finite
+
         require_finite(data, uri)
     return data
 
@@ -121,41 +121,6 @@ def _place(uri: str) -> Path:
         location = parsed.location if parsed.scheme == "minari" else sets.built_in(parsed.location).minari_id
         return minari.stored_at(location).resolve()
     return Path(parsed.location).resolve()
-
-
-def require_finite(data: "Trajectories", uri: str) -> None:
-    """Raise at the first NaN or infinite value, with its place."""
-    for name, rows, episode_of in (
-        ("observations", data.observations, lambda row: _episode(row, data.first_rows)),
-        ("actions", data.actions, lambda row: _episode(row, data.offsets[:-1])),
-        ("rewards", data.rewards, lambda row: _episode(row, data.offsets[:-1])),
-    ):
-        bad = first_nonfinite(rows)
-        if bad is not None:
-            episode, step = episode_of(bad)
-            raise InputError(
-                f"{uri}: {name} hold a NaN or infinite value in episode {episode}, step {step}; `trajstitch inspect` "
-                "counts them: drop or repair those episodes first"
-            )
-
-
-def first_nonfinite(rows: np.ndarray) -> int | None:
-    """The first row with a NaN or infinite value, if any; one pass, no copy of the data."""
-    block = 1 << 18
-    for start in range(0, len(rows), block):
-        part = rows[start : start + block]
-        with np.errstate(over="ignore", invalid="ignore"):
-            if np.isfinite(part.sum(dtype=np.float64)):
-                continue
-        bad = ~np.isfinite(part).reshape(len(part), -1).all(axis=1)
-        if bad.any():
-            return start + int(np.argmax(bad))
-    return None
-
-
-def _episode(row: int, starts: np.ndarray) -> tuple[int, int]:
-    episode = int(np.searchsorted(starts, row, side="right")) - 1
-    return episode, row - int(starts[episode])
 
 
 def _module(scheme: str) -> ModuleType:

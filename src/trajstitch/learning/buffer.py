@@ -16,24 +16,24 @@ SMALLEST = 1024
 """The smallest usual size."""
 
 
-class Ranges(NamedTuple):
+class Slices(NamedTuple):
     """What each member draws from: so many `rows`, from the row `first` on."""
 
     first: Integer[np.ndarray | Array, " members"]
     rows: Integer[np.ndarray | Array, " members"]
 
-    def for_each(self, members: int) -> "Ranges":
+    def for_each(self, members: int) -> "Slices":
         """Every range once for each of so many members, who stand side by side."""
-        return Ranges(*(np.repeat(part, members) for part in self))
+        return Slices(*(np.repeat(part, members) for part in self))
 
 
-def usual_size(rows: int) -> int:
+def buffer_size(rows: int) -> int:
     """The least power of two, or one and a half of one, that holds so many rows: at most half as many again."""
     power = max(1 << max(rows - 1, 0).bit_length(), SMALLEST)
     return power // 4 * 3 if power > SMALLEST and rows <= power // 4 * 3 else power
 
 
-def end_to_end(parts: Iterable[Any], counts: Sequence[int], room: int = 0) -> tuple[Any, Ranges]:
+def fill_buffer(parts: Iterable[Any], counts: Sequence[int], room: int = 0) -> tuple[Any, Slices]:
     """Data sets (pytrees of arrays with one row a step), of so many rows each, in one table; and where each stands.
 
     Each is copied as it comes, so a generator of them needs the memory of one beside the table. The table has `room`
@@ -43,16 +43,16 @@ def end_to_end(parts: Iterable[Any], counts: Sequence[int], room: int = 0) -> tu
     ends = np.cumsum(counts)
     for part, count, end in zip(parts, counts, ends, strict=True):
         if table is None:
-            size = usual_size(max(int(ends[-1]), room))
+            size = buffer_size(max(int(ends[-1]), room))
             table = jax.tree.map(lambda leaf: _zeros((size, *leaf.shape[1:]), leaf.dtype), part)  # noqa: B023
         jax.tree.map(lambda whole, leaf: whole.__setitem__(slice(end - count, end), leaf), table, part)  # noqa: B023
-    return table, Ranges(ends - counts, np.asarray(counts))
+    return table, Slices(ends - counts, np.asarray(counts))
 
 
 def padded(data: Any) -> Any:
     """One data set as a table of a usual size; as it is, where it has one."""
     rows = len(jax.tree.leaves(data)[0])
-    return data if rows == usual_size(rows) else end_to_end([data], [rows])[0]
+    return data if rows == buffer_size(rows) else fill_buffer([data], [rows])[0]
 
 
 def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -28,7 +28,7 @@ import optax
 from jaxtyping import Array, Float, Integer, PRNGKeyArray
 
 from trajstitch.errors import InputError
-from trajstitch.learning.buffer import Ranges, padded
+from trajstitch.learning.buffer import Slices, padded
 from trajstitch.progress import progress
 
 Metrics = dict[str, Array]
@@ -121,7 +121,7 @@ def fit(
     algorithm: Algorithm,
     state: State,
     data: Any,
-    ranges: Ranges | None = None,
+    ranges: Slices | None = None,
     held_out: Any = None,
     patience: int | None = None,
     every: int = 1000,
@@ -137,12 +137,12 @@ def fit(
     metrics.
     """
     rows, members = len(jax.tree.leaves(data)[0]), len(state.keys)
-    ranges = Ranges(np.zeros(members, int), np.full(members, rows)) if ranges is None else ranges
+    ranges = Slices(np.zeros(members, int), np.full(members, rows)) if ranges is None else ranges
     if np.min(ranges.rows) == 0:
         raise InputError(f"{title}: there is nothing to train on")
     assert len(ranges.rows) == members
     assert np.max(ranges.first + ranges.rows) <= rows
-    ranges = Ranges(*(jnp.asarray(part, jnp.int32) for part in ranges))
+    ranges = Slices(*(jnp.asarray(part, jnp.int32) for part in ranges))
     data, held_out = jax.device_put((padded(data), held_out))
     done = int(state.step)
     patience = algorithm.steps if patience is None else patience
@@ -170,7 +170,7 @@ def fit(
 
 
 def _advance(
-    algorithm: Algorithm, state: State, data: Any, ranges: Ranges, done: int, length: int
+    algorithm: Algorithm, state: State, data: Any, ranges: Slices, done: int, length: int
 ) -> tuple[State, Metrics]:
     phase = done % period(algorithm)
     members = (state.model, state.optimisers, state.keys, ranges)
@@ -206,7 +206,7 @@ def period(algorithm: Algorithm) -> int:
 @eqx.filter_jit
 def _chunk(
     algorithm: Algorithm,
-    members: tuple[Any, Any, PRNGKeyArray, Ranges],
+    members: tuple[Any, Any, PRNGKeyArray, Slices],
     first: Array,
     data: Any,
     phase: int,
@@ -224,7 +224,7 @@ def _chunk(
     before = min(-phase % cycle, length)
     whole = (length - before) // cycle * cycle
 
-    def train(arrays: Any, key: PRNGKeyArray, own: Ranges) -> tuple[Any, tuple[Metrics, ...]]:
+    def train(arrays: Any, key: PRNGKeyArray, own: Slices) -> tuple[Any, tuple[Metrics, ...]]:
         # Drawn for the whole chunk at once: small random kernels inside the loop would cost more than the step.
         keys = jax.vmap(lambda step: jax.random.fold_in(key, step))(steps)
         inside = jax.vmap(lambda key: jax.random.randint(key, (algorithm.batch_size,), 0, own.rows))(keys)

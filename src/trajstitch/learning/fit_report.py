@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Worth:
+class FitReport:
     """A model's marks, and whether it beats a guess that has learned nothing."""
 
     model: str

@@ -1,4 +1,4 @@
-"""The multilayer perceptron that every network of the project is made of."""
+"""The multilayer perceptron that every network of the project is made of, and normalisers as models hold them."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,10 @@ from itertools import accumulate, pairwise
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
+
+from trajstitch.data.normalise import Normaliser
 
 
 class MLP(eqx.Module):
@@ -35,3 +38,8 @@ class MLP(eqx.Module):
             x = jax.nn.relu(x @ weight + bias)
         weight, bias = self.layers[-1]
         return x @ weight + bias
+
+
+def normaliser_of(rows: Float[np.ndarray, "rows columns"]) -> Normaliser:
+    """Return the normaliser of rows as JAX arrays in float32."""
+    return Normaliser(*(jnp.asarray(part, jnp.float32) for part in Normaliser.of(rows)))

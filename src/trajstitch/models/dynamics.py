@@ -15,23 +15,26 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 from scipy.stats import chi2
 
+from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.data.transitions import Scale, Transitions, hold_out, in_batches, transitions
+from trajstitch.data.transitions import Transitions, hold_out, transitions
+from trajstitch.learning.batching import in_batches
 from trajstitch.learning.fit import Metrics, Objective, begin, fit, member
-from trajstitch.learning.fit_report import Worth
-from trajstitch.learning.networks import MLP
+from trajstitch.learning.fit_report import FitReport
+from trajstitch.learning.losses import log_density
+from trajstitch.learning.networks import MLP, normaliser_of
 
 LOG_STD = (-6.0, 2.0)
 """Bounds on the predicted log standard deviation: a tighter one turns likelihoods into rounding noise."""
-JUDGES = 10_000
+EARLY_STOPPING_STEPS = 10_000
 """Held-out steps that early stopping looks at."""
 
 
 class Gaussian(eqx.Module):
     """One member: s to the mean and log standard deviation of the standardised change."""
 
-    scale: Scale
-    change: Scale
+    scale: Normaliser
+    change: Normaliser
     network: MLP
 
     def __call__(self, observation: Float[Array, "*rows size"]) -> tuple[Array, Array]:
@@ -45,14 +48,6 @@ class Gaussian(eqx.Module):
     ) -> Float[Array, "*rows"]:
         change = self.change.apply(next_observation - observation)
         return log_density(change, *self(observation))
-
-
-def log_density(
-    change: Float[Array, "*rows size"], mean: Float[Array, "*rows size"], log_std: Float[Array, "*rows size"]
-) -> Float[Array, "*rows"]:
-    """Log density of a diagonal Gaussian."""
-    away = (change - mean) * jnp.exp(-log_std)
-    return -(0.5 * jnp.square(away) + log_std).sum(-1) - 0.5 * change.shape[-1] * math.log(2 * math.pi)
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,7 @@ class Dynamics:
     held_out: float = 0.2
     """Share of the steps held out."""
 
-    def init(self, key: PRNGKeyArray, scale: Scale, change: Scale) -> Gaussian:
+    def init(self, key: PRNGKeyArray, scale: Normaliser, change: Normaliser) -> Gaussian:
         size = len(scale.mean)
         return Gaussian(scale, change, MLP(size, self.hidden, 2 * size, key))
 
@@ -88,15 +83,15 @@ class Dynamics:
         return (Objective(self.loss, optax.adam(self.learning_rate), lambda model: model.network),)
 
 
-def fit_dynamics(config: Dynamics, data: Trajectories, key: PRNGKeyArray) -> tuple[Gaussian, Worth]:
+def fit_dynamics(config: Dynamics, data: Trajectories, key: PRNGKeyArray) -> tuple[Gaussian, FitReport]:
     """The kept members, stacked along a leading axis, best first."""
     train, held = hold_out(data, config.held_out)
-    scale = Scale(data.observations)
+    scale = normaliser_of(data.observations)
     rows = data.state_rows[train]
-    change = Scale(data.observations[rows + 1] - data.observations[rows])
+    change = normaliser_of(data.observations[rows + 1] - data.observations[rows])
     init_key, fit_key = jax.random.split(key)
     models = eqx.filter_vmap(lambda key: config.init(key, scale, change))(jax.random.split(init_key, config.members))
-    judges = np.sort(np.random.default_rng(0).permutation(held)[:JUDGES])
+    judges = np.sort(np.random.default_rng(0).permutation(held)[:EARLY_STOPPING_STEPS])
     state = fit(
         config,
         begin(config, models, jax.random.split(fit_key, config.members)),
@@ -107,10 +102,10 @@ def fit_dynamics(config: Dynamics, data: Trajectories, key: PRNGKeyArray) -> tup
     )
     best = np.argsort(np.asarray(state.best_loss), kind="stable")[: config.keep]
     models = member(state.best, best)
-    return models, _worth(models, data, held)
+    return models, _fit_report(models, data, held)
 
 
-def _worth(models: Gaussian, data: Trajectories, held: np.ndarray) -> Worth:
+def _fit_report(models: Gaussian, data: Trajectories, held: np.ndarray) -> FitReport:
     rows = data.state_rows[held]
     likelihood, baseline, distance = in_batches(
         lambda a, b: _measure(models, a, b), *(data.observations[at].astype(np.float32) for at in (rows, rows + 1))
@@ -121,7 +116,7 @@ def _worth(models: Gaussian, data: Trajectories, held: np.ndarray) -> Worth:
         "baseline": float(baseline.mean(dtype=np.float64)),
         "inside_the_90%_region": float(inside.mean()),
     }
-    return Worth("dynamics", facts["log_likelihood"] > facts["baseline"], facts)
+    return FitReport("dynamics", facts["log_likelihood"] > facts["baseline"], facts)
 
 
 @eqx.filter_jit

@@ -15,23 +15,25 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.data.transitions import Scale, Transitions, hold_out, in_batches, transitions
+from trajstitch.data.transitions import Transitions, hold_out, transitions
+from trajstitch.learning.batching import in_batches
 from trajstitch.learning.fit import Metrics, Objective, begin, fit
-from trajstitch.learning.fit_report import Worth, explained
-from trajstitch.learning.networks import MLP
+from trajstitch.learning.fit_report import FitReport, explained
+from trajstitch.learning.networks import MLP, normaliser_of
 
-JUDGES = 10_000
+EARLY_STOPPING_STEPS = 10_000
 """Held-out steps that early stopping looks at."""
 
 
 class Forward(eqx.Module):
     """One member: (s, a) to the standardised change and the standardised reward."""
 
-    observation: Scale
-    action: Scale
-    change: Scale
-    reward: Scale
+    observation: Normaliser
+    action: Normaliser
+    change: Normaliser
+    reward: Normaliser
     network: MLP
 
     def __call__(
@@ -45,7 +47,7 @@ class Forward(eqx.Module):
         return self.network(jnp.concatenate((self.observation.apply(observation), self.action.apply(action)), -1))
 
 
-class Judgement(eqx.Module):
+class StepScores(eqx.Module):
     """What the ensemble says of steps (s, a, s')."""
 
     error: Float[Array, " rows"]
@@ -65,7 +67,7 @@ def judge(
     observation: Float[Array, "rows size"],
     action: Float[Array, "rows action"],
     next_observation: Float[Array, "rows size"],
-) -> Judgement:
+) -> StepScores:
     """The stacked members' word on each step."""
     change = next_observation - observation
 
@@ -75,7 +77,7 @@ def judge(
 
     errors, rewards = eqx.filter_vmap(one)(models)
     length = jnp.linalg.norm(change / models.observation.std[0], axis=-1)
-    return Judgement(errors.max(0), length, rewards.min(0))
+    return StepScores(errors.max(0), length, rewards.min(0))
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class ForwardDynamics:
     held_out: float = 0.1
     """Share of the steps held out."""
 
-    def init(self, key: PRNGKeyArray, scales: tuple[Scale, Scale, Scale, Scale]) -> Forward:
+    def init(self, key: PRNGKeyArray, scales: tuple[Normaliser, Normaliser, Normaliser, Normaliser]) -> Forward:
         size, actions = (len(scale.mean) for scale in scales[:2])
         return Forward(*scales, MLP(size + actions, self.hidden, size + 1, key))
 
@@ -113,15 +115,20 @@ class ForwardDynamics:
         return (Objective(self.loss, optax.adam(schedule), lambda model: model.network),)
 
 
-def fit_forward(config: ForwardDynamics, data: Trajectories, key: PRNGKeyArray) -> tuple[Forward, Worth]:
+def fit_forward(config: ForwardDynamics, data: Trajectories, key: PRNGKeyArray) -> tuple[Forward, FitReport]:
     """All members, stacked along a leading axis."""
     train, held = hold_out(data, config.held_out)
     init_key, fit_key = jax.random.split(key)
     rows = data.state_rows
     changes = data.observations[rows + 1] - data.observations[rows]
-    scales = (Scale(data.observations), Scale(data.actions), Scale(changes), Scale(data.rewards[:, None]))
+    scales = (
+        normaliser_of(data.observations),
+        normaliser_of(data.actions),
+        normaliser_of(changes),
+        normaliser_of(data.rewards[:, None]),
+    )
     models = eqx.filter_vmap(lambda key: config.init(key, scales))(jax.random.split(init_key, config.members))
-    judges = np.sort(np.random.default_rng(0).permutation(held)[:JUDGES])
+    judges = np.sort(np.random.default_rng(0).permutation(held)[:EARLY_STOPPING_STEPS])
     state = fit(
         config,
         begin(config, models, jax.random.split(fit_key, config.members)),
@@ -130,7 +137,7 @@ def fit_forward(config: ForwardDynamics, data: Trajectories, key: PRNGKeyArray) 
         patience=config.patience,
         title="forward dynamics",
     )
-    return state.best, _worth(state.best, data, held)
+    return state.best, _fit_report(state.best, data, held)
 
 
 def judged(
@@ -138,18 +145,18 @@ def judged(
     observations: Float[np.ndarray, "rows size"],
     actions: Float[np.ndarray, "rows action"],
     next_observations: Float[np.ndarray, "rows size"],
-) -> Judgement:
+) -> StepScores:
     """`judge` for any number of steps, as numpy arrays."""
     steps = (part.astype(np.float32) for part in (observations, actions, next_observations))
     return in_batches(lambda *step: _judge(models, *step), *steps)
 
 
 @eqx.filter_jit
-def _judge(models: Forward, observation: Array, action: Array, next_observation: Array) -> Judgement:
+def _judge(models: Forward, observation: Array, action: Array, next_observation: Array) -> StepScores:
     return judge(models, observation, action, next_observation)
 
 
-def _worth(models: Forward, data: Trajectories, held: np.ndarray) -> Worth:
+def _fit_report(models: Forward, data: Trajectories, held: np.ndarray) -> FitReport:
     rows = data.state_rows[held]
     found = judged(models, data.observations[rows], data.actions[held], data.observations[rows + 1])
     still = data.observations[rows + 1] - data.observations[rows]
@@ -165,4 +172,4 @@ def _worth(models: Forward, data: Trajectories, held: np.ndarray) -> Worth:
         "median_consistency": float(consistency[0]),
         "90%_consistency": float(consistency[1]),
     }
-    return Worth("forward dynamics", share > 0.1, facts)
+    return FitReport("forward dynamics", share > 0.1, facts)

@@ -9,25 +9,23 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from trajstitch.data.spaces import flat_bounds
+from trajstitch.data.normalise import Normaliser, action_bounds
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.data.transitions import Scale, Transitions, hold_out, in_batches, transitions
+from trajstitch.data.transitions import Transitions, hold_out, transitions
+from trajstitch.learning.batching import in_batches
 from trajstitch.learning.fit import Metrics, Objective, begin, fit, member
-from trajstitch.learning.fit_report import Worth, explained
-from trajstitch.learning.networks import MLP
+from trajstitch.learning.fit_report import FitReport, explained
+from trajstitch.learning.networks import MLP, normaliser_of
 
 LARGE = 900_000
 """Transitions from which on the hidden layers are wide."""
-WIDEST = 1000
-"""A bound that is this many times as far from the logged actions as they are wide (or 1) stands for none: a network
-whose output spans it could not hit them."""
 
 
 class Inverse(eqx.Module):
     """Encoder (s, a, s') to the latent's mean and log standard deviation; decoder (s, s', z) to the action."""
 
-    scale: Scale
-    change: Scale
+    scale: Normaliser
+    change: Normaliser
     low: Float[Array, " action"]
     high: Float[Array, " action"]
     encoder: MLP
@@ -85,8 +83,8 @@ class InverseDynamics:
         rows = data.state_rows
         low, high = action_bounds(data)
         return Inverse(
-            scale=Scale(data.observations),
-            change=Scale(data.observations[rows + 1] - data.observations[rows]),
+            scale=normaliser_of(data.observations),
+            change=normaliser_of(data.observations[rows + 1] - data.observations[rows]),
             low=jnp.asarray(low),
             high=jnp.asarray(high),
             encoder=MLP(2 * size + actions, hidden, 4 * actions, encoder),
@@ -107,20 +105,7 @@ class InverseDynamics:
         return (Objective(self.loss, optax.adam(self.learning_rate), networks),)
 
 
-def action_bounds(data: Trajectories) -> tuple[Float[np.ndarray, " action"], Float[np.ndarray, " action"]]:
-    """The action space's bounds; where it has none, or none that says anything, the widest action logged."""
-    low, high = data.actions.min(0).astype(np.float64), data.actions.max(0).astype(np.float64)
-    if data.metadata.action_space is not None:
-        space_low, space_high = flat_bounds(data.metadata.action_space)
-        far = WIDEST * np.maximum(high - low, 1)
-        low, high = (
-            np.where(np.abs(bound - seen) <= far, bound, seen) for bound, seen in ((space_low, low), (space_high, high))
-        )
-    high = np.where(high > low, high, low + 1)
-    return low.astype(np.float32), high.astype(np.float32)
-
-
-def fit_inverse(config: InverseDynamics, data: Trajectories, key: PRNGKeyArray) -> tuple[Inverse, Worth]:
+def fit_inverse(config: InverseDynamics, data: Trajectories, key: PRNGKeyArray) -> tuple[Inverse, FitReport]:
     train, held = hold_out(data, config.held_out)
     init_key, fit_key = jax.random.split(key)
     models = jax.tree.map(lambda leaf: leaf[None], config.init(init_key, data))
@@ -133,7 +118,7 @@ def fit_inverse(config: InverseDynamics, data: Trajectories, key: PRNGKeyArray) 
     error = float(np.square(found - data.actions[held]).mean())
     baseline = float(np.square(data.actions[train].mean(0) - data.actions[held]).mean())
     share = explained(error, baseline)
-    return model, Worth("inverse dynamics", share > 0.1, {"action_error": error, "baseline": baseline, "R²": share})
+    return model, FitReport("inverse dynamics", share > 0.1, {"action_error": error, "baseline": baseline, "R²": share})
 
 
 @eqx.filter_jit

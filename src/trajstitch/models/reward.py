@@ -9,20 +9,22 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.data.transitions import Scale, Transitions, hold_out, in_batches, transitions
+from trajstitch.data.transitions import Transitions, hold_out, transitions
+from trajstitch.learning.batching import in_batches
 from trajstitch.learning.fit import Metrics, Objective, begin, fit, member
-from trajstitch.learning.fit_report import Worth, explained
-from trajstitch.learning.networks import MLP
+from trajstitch.learning.fit_report import FitReport, explained
+from trajstitch.learning.networks import MLP, normaliser_of
 
 
 class Reward(eqx.Module):
     """The predictor, and the GAN's critic where there is one."""
 
-    observation: Scale
-    action: Scale
-    change: Scale
-    reward: Scale
+    observation: Normaliser
+    action: Normaliser
+    change: Normaliser
+    reward: Normaliser
     generator: MLP
     critic: MLP | None
     latent_size: int = eqx.field(static=True)
@@ -148,10 +150,10 @@ def _init(key: PRNGKeyArray, data: Trajectories, hidden: tuple[int, ...], latent
     features = 2 * data.observation_size + data.action_size
     generator_key, critic_key = jax.random.split(key)
     return Reward(
-        observation=Scale(data.observations),
-        action=Scale(data.actions),
-        change=Scale(data.observations[rows + 1] - data.observations[rows]),
-        reward=Scale(data.rewards[:, None]),
+        observation=normaliser_of(data.observations),
+        action=normaliser_of(data.actions),
+        change=normaliser_of(data.observations[rows + 1] - data.observations[rows]),
+        reward=normaliser_of(data.rewards[:, None]),
         generator=MLP(features + latent_size, hidden, 1, generator_key),
         critic=MLP(features + 1, hidden, 1, critic_key) if critic else None,
         latent_size=latent_size,
@@ -160,7 +162,7 @@ def _init(key: PRNGKeyArray, data: Trajectories, hidden: tuple[int, ...], latent
 
 def fit_reward(
     config: RegressionReward | GenerativeReward, data: Trajectories, key: PRNGKeyArray
-) -> tuple[Reward, Worth]:
+) -> tuple[Reward, FitReport]:
     train, held = hold_out(data, config.held_out)
     init_key, fit_key = jax.random.split(key)
     models = jax.tree.map(lambda leaf: leaf[None], config.init(init_key, data))
@@ -172,7 +174,7 @@ def fit_reward(
     error = float(np.square(found - data.rewards[held]).mean(dtype=np.float64))
     baseline = float(np.square(data.rewards[train].mean(dtype=np.float64) - data.rewards[held]).mean(dtype=np.float64))
     share = explained(error, baseline, float(np.square(data.rewards[held]).mean(dtype=np.float64)))
-    return model, Worth("reward", share > 0.1, {"reward_error": error**0.5, "baseline": baseline**0.5, "R²": share})
+    return model, FitReport("reward", share > 0.1, {"reward_error": error**0.5, "baseline": baseline**0.5, "R²": share})
 
 
 @eqx.filter_jit

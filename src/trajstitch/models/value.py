@@ -15,12 +15,14 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 from scipy.stats import spearmanr
 
+from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.data.transitions import Scale, Transitions, hold_out, in_batches, transitions
-from trajstitch.learning.buffer import end_to_end
+from trajstitch.data.transitions import Transitions, hold_out, transitions
+from trajstitch.learning.batching import in_batches
+from trajstitch.learning.buffer import fill_buffer
 from trajstitch.learning.fit import Metrics, Objective, begin, fit, member, stack
-from trajstitch.learning.fit_report import Worth, explained
-from trajstitch.learning.networks import MLP
+from trajstitch.learning.fit_report import FitReport, explained
+from trajstitch.learning.networks import MLP, normaliser_of
 
 LEAST_RANKING = 0.1
 """V compares states, so it has learned something if it ranks them by more than chance and this: it may be far too low,
@@ -30,8 +32,8 @@ as the lower of two words that each build on such a word, and yet tell which sta
 class Value(eqx.Module):
     """Two networks and their slowly following targets."""
 
-    scale: Scale
-    returns: Scale
+    scale: Normaliser
+    returns: Normaliser
     online: MLP
     target: MLP
 
@@ -68,8 +70,8 @@ class TwinValue:
         networks = eqx.filter_vmap(lambda key: MLP(data.observation_size, self.hidden, 1, key))(
             jax.random.split(key, 2)
         )
-        returns = Scale(discounted_returns(data, self.discount)[:, None])
-        return Value(Scale(data.observations), returns, networks, networks)
+        returns = normaliser_of(data.discounted_returns(self.discount)[:, None])
+        return Value(normaliser_of(data.observations), returns, networks, networks)
 
     def loss(self, model: Value, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Metrics]:
         following = model.standardised(model.target, batch.next_observation).min(0)
@@ -88,7 +90,7 @@ class TwinValue:
 
 def fit_value(
     config: TwinValue, data: Trajectories, key: PRNGKeyArray, warm: Value | None = None
-) -> tuple[Value, Worth]:
+) -> tuple[Value, FitReport]:
     """V of the data; `warm` is a V to start from, if the config says so."""
     return fit_values(config, [data], [key], None if warm is None else [warm])[0]
 
@@ -99,7 +101,7 @@ def fit_values(
     keys: Sequence[PRNGKeyArray],
     warm: Sequence[Value] | None = None,
     room: int = 0,
-) -> list[tuple[Value, Worth]]:
+) -> list[tuple[Value, FitReport]]:
     """V of each of several data sets, all trained at once; each is as `fit_value` makes it.
 
     With `room` for so many steps in all, sets that hold fewer train with the same compiled program.
@@ -113,10 +115,10 @@ def fit_values(
     state = begin(config, stack(list(models)), jnp.stack([fit_key for _, fit_key in split]))
     parts = [hold_out(data, config.held_out) for data in sets]
     samples = (transitions(data, train) for data, (train, _) in zip(sets, parts, strict=True))
-    table, ranges = end_to_end(samples, [len(train) for train, _ in parts], room)
+    table, ranges = fill_buffer(samples, [len(train) for train, _ in parts], room)
     best = fit(config, state, table, ranges, title="value").best
     return [
-        (member(best, number), _worth(config, member(best, number), data, held))
+        (member(best, number), _fit_report(config, member(best, number), data, held))
         for number, (data, (_, held)) in enumerate(zip(sets, parts, strict=True))
     ]
 
@@ -131,27 +133,10 @@ def _evaluate(model: Value, rows: Array) -> Array:
     return model(rows)
 
 
-def discounted_returns(
-    data: Trajectories, discount: float, after: Float[np.ndarray, " episodes"] | None = None
-) -> Float[np.ndarray, " steps"]:
-    """The discounted sum of rewards from each step to its episode's end, plus what `after` says follows that."""
-    total = np.zeros(data.steps)
-    order = np.argsort(-data.lengths, kind="stable")
-    last, lengths = data.offsets[1:][order] - 1, data.lengths[order]
-    running = np.zeros(len(data)) if after is None else np.asarray(after, np.float64)[order]
-    rewards = data.rewards.astype(np.float64)
-    for back in range(lengths.max(initial=0)):
-        count = np.searchsorted(-lengths, -back, side="left")  # the episodes longer than `back`
-        steps = last[:count] - back
-        running[:count] = rewards[steps] + discount * running[:count]
-        total[steps] = running[:count]
-    return total
-
-
-def _worth(config: TwinValue, model: Value, data: Trajectories, held: np.ndarray) -> Worth:
+def _fit_report(config: TwinValue, model: Value, data: Trajectories, held: np.ndarray) -> FitReport:
     last = data.first_rows + data.lengths
     after = np.where(data.episode_terminated, 0, values(model, data.observations[last]))
-    returns = discounted_returns(data, config.discount, after)
+    returns = data.discounted_returns(config.discount, after)
     found = values(model, data.observations[data.state_rows[held]])
     misses = found - returns[held]
     error, baseline = float(np.square(misses).mean()), float(np.square(returns.mean() - returns[held]).mean())
@@ -164,7 +149,7 @@ def _worth(config: TwinValue, model: Value, data: Trajectories, held: np.ndarray
         "ranking": rank,
     }
     chance = 2 / len(held) ** 0.5
-    return Worth("value", rank > LEAST_RANKING + chance, facts)
+    return FitReport("value", rank > LEAST_RANKING + chance, facts)
 
 
 def ranking(found: Float[np.ndarray, " rows"], true: Float[np.ndarray, " rows"]) -> float:

@@ -13,11 +13,11 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from trajstitch.data.normalise import rescale_for_float32
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.data.transitions import in_sight
 from trajstitch.learning.fit import Metrics, Objective
+from trajstitch.learning.losses import log_density
 from trajstitch.learning.networks import MLP
-from trajstitch.models.dynamics import log_density
 from trajstitch.models.value import TwinValue, fit_value, values
 from trajstitch.policies.policy import LOG_STD
 from trajstitch.policies.td3 import Actor
@@ -92,7 +92,7 @@ class WeightedBC(BC):
 
     def weights(self, data: Trajectories) -> Float[np.ndarray, " steps"]:
         """Of each step: V of its state, over the mean."""
-        seen = in_sight(data)
+        seen = rescale_for_float32(data)
         value, worth = fit_value(TwinValue(steps=self.value_steps), seen, jax.random.key(0))
         logger.info(str(worth))
         found = values(value, seen.observations[data.state_rows])

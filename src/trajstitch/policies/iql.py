@@ -14,13 +14,13 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from trajstitch.data.checks import ROUNDING
+from trajstitch.data.normalise import ROUNDING
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import Transitions
 from trajstitch.errors import InputError
 from trajstitch.learning.fit import Metrics, Objective
+from trajstitch.learning.losses import log_density
 from trajstitch.learning.networks import MLP
-from trajstitch.models.dynamics import log_density
 from trajstitch.policies.td3 import Actor, Critics, critic_error, networks, towards
 from trajstitch.policies.training_data import Problem, Sizes, in_units, units
 
@@ -60,7 +60,7 @@ class IQL:
     standardise: bool = False
     """Standardise observations; the published method does not."""
     scale_rewards: bool = True
-    """Scale rewards so that the returns span 1000."""
+    """Normaliser rewards so that the returns span 1000."""
     discount: float = 0.99
     """What a reward is worth one step later (γ)."""
     target_rate: float = 0.005

@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from trajstitch.benchmark.ladder import Layers, act, layers_from, named
 from trajstitch.errors import InputError
 from trajstitch.storage.tensors import read_tensors, save_tensors
+
+Layers = list[tuple[np.ndarray, np.ndarray]]
+"""The policy network: weights (in, out) and biases (out,), float32, first layer first."""
 
 LOG_STD = (-5.0, 1.0)
 """Bounds of a Gaussian policy's log standard deviation, for actions within ±1."""
@@ -135,3 +137,29 @@ def load_policy(path: str | Path, seed: int | None = None) -> Policy:
 def checkpoints(folder: Path) -> list[Path]:
     """A run's checkpoints, in the order of their steps."""
     return sorted((folder / "checkpoints").glob("*.safetensors"))
+
+
+def act(layers: Layers, observation: np.ndarray, bound: np.ndarray | float = 1.0) -> np.ndarray:
+    """The policy's actions for observations of shape (..., dimensions): a ReLU network, then tanh × bound."""
+    hidden = np.asarray(observation, np.float32)
+    for weight, bias in layers[:-1]:
+        hidden = np.maximum(hidden @ weight + bias, 0)
+    weight, bias = layers[-1]
+    return np.float32(bound) * np.tanh(hidden @ weight + bias)
+
+
+def named(layers: Layers, prefix: str = "") -> dict[str, np.ndarray]:
+    """The layers as the tensors of a safetensors file."""
+    return {
+        f"{prefix}{index}/{kind}": array
+        for index, layer in enumerate(layers)
+        for kind, array in zip(("weight", "bias"), layer, strict=True)
+    }
+
+
+def layers_from(tensors: dict[str, np.ndarray], prefix: str = "") -> Layers:
+    """The inverse of `named`."""
+    count = sum(name.startswith(prefix) and name.endswith("weight") for name in tensors)
+    if not count:
+        raise KeyError(f"{prefix}0/weight")
+    return [(tensors[f"{prefix}{index}/weight"], tensors[f"{prefix}{index}/bias"]) for index in range(count)]

@@ -24,12 +24,12 @@ from jaxtyping import PRNGKeyArray
 from tyro.conf import Positional, arg
 
 from trajstitch import formats
-from trajstitch.benchmark.sources import noted
+from trajstitch.benchmark.sources import describe_source
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import metadata
 from trajstitch.formats.columns import Columns
-from trajstitch.learning.buffer import end_to_end
+from trajstitch.learning.buffer import fill_buffer
 from trajstitch.learning.fit import Objective, State, begin, fit, itself, member, stack
 from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.policies.iql import IQL
@@ -97,7 +97,7 @@ def train_together(
         units.append(problem.units)
         return problem.samples
 
-    table, ranges = end_to_end(map(samples, sets), [data.steps for data in sets])
+    table, ranges = fill_buffer(map(samples, sets), [data.steps for data in sets])
     state = start(algorithm, sets[0], [*numbers] * len(sets))
     state = fit(algorithm, resumed(state), table, ranges.for_each(seeds), title=_name(algorithm), each=each)
     config = {"policy": _name(algorithm), **asdict(algorithm)}  # pyright: ignore[reportArgumentType]
@@ -188,7 +188,7 @@ def train_run(job: Train, algorithm: Algorithm, columns: Columns | None = None) 
     config = {
         "policy": _name(algorithm),
         **asdict(algorithm),  # pyright: ignore[reportArgumentType]
-        **noted(job.source, columns, data),
+        **describe_source(job.source, columns, data),
         "top": job.top,
         "hold_out": hold_out,
         "seeds": job.seeds,

@@ -5,12 +5,11 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from trajstitch import formats
-from trajstitch.data.checks import ROUNDING
+from trajstitch.data.checks import require_finite
+from trajstitch.data.normalise import ROUNDING, Float32Loss, Normaliser, action_bounds
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.data.transitions import Sight, Transitions
+from trajstitch.data.transitions import Transitions
 from trajstitch.errors import InputError
-from trajstitch.models.inverse import action_bounds
 from trajstitch.policies.policy import Units
 
 
@@ -41,7 +40,7 @@ def units(data: Trajectories, standardise: bool, epsilon: float = 0.0) -> Units:
     where = data.metadata.source or data.metadata.name
     if data.steps == 0:
         raise InputError(f"{where}: holds no steps, so there is nothing to train on")
-    formats.require_finite(data, where)
+    require_finite(data, where)
     low, high = action_bounds(data)
     beyond = np.maximum(low - data.actions, data.actions - high) > ROUNDING * np.maximum(np.abs(high), 1)
     if beyond.any():
@@ -51,14 +50,12 @@ def units(data: Trajectories, standardise: bool, epsilon: float = 0.0) -> Units:
             f"{data.episode_of_step[step]}, outside its bounds {low[dimension]:g}..{high[dimension]:g}, where no "
             "policy can follow: clip the actions if the environment does, else mend the bounds"
         )
-    mean, std = np.zeros(data.observation_size, np.float32), np.ones(data.observation_size, np.float32)
+    observation = Normaliser(np.zeros(data.observation_size, np.float32), np.ones(data.observation_size, np.float32))
     if standardise:
         # Of the states acted in, as published: an episode's last one isn't.
-        acted_in = data.observations[data.state_rows]
-        mean = acted_in.mean(0, dtype=np.float64).astype(np.float32)
-        spread = acted_in.std(0, dtype=np.float64)
-        std = np.where(spread > ROUNDING * (1 + np.abs(mean)), spread + epsilon, 1).astype(np.float32)
-    return Units(*Sight.of(data.observations).units(mean, std), low, high)
+        exact = Normaliser.of(data.observations[data.state_rows], epsilon)
+        observation = Normaliser(*(part.astype(np.float32) for part in exact))
+    return Units(*Float32Loss.of(data.observations).avoid(observation), low, high)
 
 
 def in_units(data: Trajectories, units: Units, reward_scale: float = 1.0, *, clip: bool = True) -> Transitions:

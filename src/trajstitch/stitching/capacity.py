@@ -17,11 +17,11 @@ from jaxtyping import Float, Integer, PRNGKeyArray
 
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.progress import progress
-from trajstitch.stitching.graph import Judge, StitchGraph
+from trajstitch.stitching.graph import EdgeScorer, StitchGraph
 from trajstitch.stitching.greedy import Rules, Summary, longest, propose, summary
 from trajstitch.stitching.paths import Paths, choose, without_idle_jumps
 from trajstitch.stitching.planning import Plan, Problem, Solution, provenance, solve
-from trajstitch.stitching.walk import MET_SLOTS, Decisions, Met, Walks, in_order
+from trajstitch.stitching.walk import VISITED_SLOTS, Decisions, Visited, Walks, in_order
 
 FEWEST = 20
 """Trajectories that any state takes, however few there are in all."""
@@ -30,13 +30,18 @@ LATE_PARTS = 2
 
 
 def spread(
-    data: Trajectories, graph: StitchGraph, judge: Judge, config: Plan, rules: Rules, key: PRNGKeyArray | None = None
+    data: Trajectories,
+    graph: StitchGraph,
+    judge: EdgeScorer,
+    config: Plan,
+    rules: Rules,
+    key: PRNGKeyArray | None = None,
 ) -> tuple[Paths, Summary]:
     """Plan and rebuild, part by part."""
     problem = Problem.of(data, graph, config)
     solution = solve(problem, config)
     decisions = Decisions(solution.choice, graph.edges, *provenance(graph, solution.values))
-    most = max(FEWEST, round(config.most_visits * len(data)))
+    most = max(FEWEST, round(config.max_visits * len(data)))
     logged = result = Paths.of(data)
     free = np.ones(len(data), bool)
     proposed, changes = np.zeros(len(data), bool), np.zeros(len(data), int)
@@ -47,8 +52,8 @@ def spread(
             load = visits(result)
             around, walkers = problem.around(load >= most), np.sort(part[free[part]])
             solution = solve(around, config) if (load >= most).any() else solution
-            ways = Ways.by(around, solution, graph.offsets)
-            walks = walk_together(logged, graph, ways, walkers, load, most, longest(logged, rules))
+            ways = ActionValues.by(around, solution, graph.offsets)
+            walks = walk_with_capacity(logged, graph, ways, walkers, load, most, longest(logged, rules))
             new = propose(logged, walks, decisions, judge, rules, key, result.jumps)
             accepted = np.zeros(len(data), bool)
             accepted[walkers] = new.accepted[walkers]
@@ -66,7 +71,7 @@ def visits(paths: Paths) -> Integer[np.ndarray, " nodes"]:
 
 
 @dataclass(frozen=True)
-class Ways:
+class ActionValues:
     """What each way to go on from a node is worth: its logged step, and its jumps in turn."""
 
     step: Float[np.ndarray, " nodes"]
@@ -75,7 +80,7 @@ class Ways:
     """Where each node's edges start."""
 
     @classmethod
-    def by(cls, problem: Problem, solution: Solution, offsets: Integer[np.ndarray, " nodes+1"]) -> "Ways":
+    def by(cls, problem: Problem, solution: Solution, offsets: Integer[np.ndarray, " nodes+1"]) -> "ActionValues":
         step, jump = problem.worth(solution.values)
         return cls(step + problem.precision, jump, offsets)
 
@@ -90,10 +95,10 @@ class Ways:
         return worth
 
 
-def walk_together(
+def walk_with_capacity(
     logged: Paths,
     graph: StitchGraph,
-    ways: Ways,
+    ways: ActionValues,
     walkers: Integer[np.ndarray, " walkers"],
     load: Integer[np.ndarray, " nodes"],
     most: int,
@@ -103,12 +108,12 @@ def walk_together(
     data, load, targets = logged.data, load.copy(), graph.edges.target
     terminated, truncated = logged.terminated.copy(), logged.truncated.copy()
     steps: list[tuple[np.ndarray, ...]] = []
-    together = max(1, MET_SLOTS // Met.slots(horizon + 1))
+    together = max(1, VISITED_SLOTS // Visited.slots(horizon + 1))
     for start in range(0, len(walkers), together):
         walker = walkers[start : start + together]
         place = np.arange(len(walker))
         node = data.first_rows[walker]
-        met = Met(0, len(walker), horizon + 1)
+        met = Visited(0, len(walker), horizon + 1)
         met.add(place, node)
         for time in range(horizon):
             goes_on = ~graph.last[node]
@@ -138,9 +143,9 @@ def _choose(
     place: np.ndarray,
     node: np.ndarray,
     episode: np.ndarray,
-    ways: Ways,
+    ways: ActionValues,
     targets: np.ndarray,
-    met: Met,
+    met: Visited,
     load: np.ndarray,
     most: int,
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -16,10 +16,10 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from trajstitch.data import environments
+from trajstitch.data.normalise import rescale_for_float32
 from trajstitch.data.trajectories import Provenance, Trajectories
-from trajstitch.data.transitions import in_sight
 from trajstitch.errors import InputError
-from trajstitch.learning.fit_report import Worth
+from trajstitch.learning.fit_report import FitReport
 from trajstitch.models.dynamics import Dynamics, fit_dynamics
 from trajstitch.models.forward import ForwardDynamics, fit_forward
 from trajstitch.models.inverse import InverseDynamics, fit_inverse
@@ -27,18 +27,18 @@ from trajstitch.models.reward import GenerativeReward, RegressionReward, fit_rew
 from trajstitch.models.value import TwinValue, Value, fit_values, values
 from trajstitch.progress import logger
 from trajstitch.stitching.capacity import spread
-from trajstitch.stitching.graph import Judge, Models, Reach, StitchGraph, build
+from trajstitch.stitching.graph import EdgeScorer, Models, Reach, StitchGraph, build
 from trajstitch.stitching.greedy import Rules, Summary, one_pass
-from trajstitch.stitching.neighbours import Near
+from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.planning import Plan
-from trajstitch.stitching.predictability import foretold
+from trajstitch.stitching.predictability import return_predictability
 
 Preset = Literal["paper", "default", "quick"]
 
 
 @dataclass(frozen=True)
-class Stitching:
+class StitchConfig:
     """Everything that a stitched data set depends on, beside the data and the seed."""
 
     dynamics: Dynamics = field(default_factory=Dynamics)
@@ -46,7 +46,7 @@ class Stitching:
     reward: RegressionReward | GenerativeReward = field(default_factory=RegressionReward)
     forward: ForwardDynamics | None = None
     """The judge of consistency; none: no such test."""
-    near: Near = field(default_factory=Near)
+    near: NeighbourSearch = field(default_factory=NeighbourSearch)
     """Which states are candidates."""
     reach: Reach = field(default_factory=Reach)
     """Which candidates a jump may reach."""
@@ -70,35 +70,35 @@ class Stitching:
             )
 
 
-PRESETS: dict[str, Stitching] = {
-    "paper": Stitching(reward=GenerativeReward(), sample_latents=True),
-    "default": Stitching(
+PRESETS: dict[str, StitchConfig] = {
+    "paper": StitchConfig(reward=GenerativeReward(), sample_latents=True),
+    "default": StitchConfig(
         dynamics=Dynamics(steps=50_000, patience=5_000),
         inverse=InverseDynamics(steps=100_000, learning_rate=3e-4, batch_size=256),
         reward=RegressionReward(steps=50_000),
         forward=ForwardDynamics(steps=50_000),
         reach=Reach(margin=256.0, consistency=0.2),
-        plan=Plan(most_visits=0.025),
+        plan=Plan(max_visits=0.025),
         quality=0.5,
     ),
-    "quick": Stitching(
+    "quick": StitchConfig(
         dynamics=Dynamics(members=3, keep=3, hidden=(128, 128), learning_rate=1e-3, steps=4_000, patience=2_000),
         inverse=InverseDynamics(hidden=(128, 128), steps=8_000, learning_rate=1e-3, batch_size=256),
         reward=RegressionReward(hidden=(128, 128), steps=4_000, learning_rate=1e-3),
         forward=ForwardDynamics(members=2, steps=8_000),
         reach=Reach(margin=256.0, consistency=0.2),
-        plan=Plan(most_visits=0.025),
+        plan=Plan(max_visits=0.025),
         quality=0.5,
     ),
 }
 
 RADII = {"hopper": 0.1, "halfcheetah": 3.0, "walker2d": 1.0}
 """The paper's authors' radius per task, on raw states; for other tasks, `paper` too takes the 16 nearest."""
-MOST_NEAR = 32
+MAX_NEIGHBOURS = 32
 """Of those within the radius, the nearest: of 200,000 states of walker2d/expert, 1,600 lie within it on average."""
 
 
-def preset_for(name: Preset | str, data: Trajectories) -> Stitching:
+def preset_for(name: Preset | str, data: Trajectories) -> StitchConfig:
     """A preset's config for a data set."""
     if name not in PRESETS:
         raise InputError(f"unknown preset {name!r}; the presets are {', '.join(PRESETS)}")
@@ -106,21 +106,26 @@ def preset_for(name: Preset | str, data: Trajectories) -> Stitching:
     if name == "paper":
         task = environments.task_of(environments.environment_id(data.metadata) or data.metadata.name)
         if task in RADII:
-            config = replace(config, near=Near(k=MOST_NEAR, radius=RADII[task], standardise=False))
+            config = replace(config, near=NeighbourSearch(k=MAX_NEIGHBOURS, radius=RADII[task], standardise=False))
     return config
 
 
 @overload
 def stitch(
-    data: Trajectories, preset: Preset | Stitching = "default", seed: int = 0, *, passes: int | None = None
+    data: Trajectories, preset: Preset | StitchConfig = "default", seed: int = 0, *, passes: int | None = None
 ) -> Trajectories: ...
 @overload
 def stitch(
-    data: Trajectories, preset: Preset | Stitching = "default", seed: int = 0, *, passes: int | None = None, seeds: int
+    data: Trajectories,
+    preset: Preset | StitchConfig = "default",
+    seed: int = 0,
+    *,
+    passes: int | None = None,
+    seeds: int,
 ) -> list[Trajectories]: ...
 def stitch(
     data: Trajectories,
-    preset: Preset | Stitching = "default",
+    preset: Preset | StitchConfig = "default",
     seed: int = 0,
     *,
     passes: int | None = None,
@@ -133,21 +138,23 @@ def stitch(
     With `seeds`, as many data sets: for `seed` and those after it, each with its own V and latents, and all with the
     models and the graph of `seed`.
     """
-    config = preset if isinstance(preset, Stitching) else preset_for(preset, data)
+    config = preset if isinstance(preset, StitchConfig) else preset_for(preset, data)
     config = config if passes is None else replace(config, passes=passes)
     numbers = range(seed, seed + (1 if seeds is None else seeds))
     check_seeds(config, numbers)
     models_key, _ = keys_of(seed)
-    found, seen = [untouched(data)] * len(numbers), in_sight(data)
+    found, seen = [untouched(data)] * len(numbers), rescale_for_float32(data)
     reason = lonely(data)
     if reason is None and config.quality > 0:
-        reason = one_quality(config, foretold(seen))
+        reason = one_quality(config, return_predictability(seen))
     if reason is None:
         models, worths = fit_models(config, seen, models_key)
         reason = ignorance(worths)
         if reason is None:
             graph = build(seen, models, config.near, config.reach)
-            courses = improve_together(config, [Ground(seen, models, graph, keys_of(number)[1]) for number in numbers])
+            courses = improve_together(
+                config, [StitchingTask(seen, models, graph, keys_of(number)[1]) for number in numbers]
+            )
             found = [replace(course.paths, data=data).trajectories() for course in courses]
     if reason is not None:
         logger.info(f"nothing was stitched: {reason}")
@@ -164,7 +171,7 @@ def lonely(data: Trajectories) -> str | None:
     return None if len(data) > 1 else "there is one trajectory, and jumps lead to others"
 
 
-def one_quality(config: Stitching, share: float | None) -> str | None:
+def one_quality(config: StitchConfig, share: float | None) -> str | None:
     """Why nothing can be gained, where states foretell only this share of the returns' variance (none: not known)."""
     if share is None or share >= config.quality:
         return None
@@ -175,7 +182,7 @@ def one_quality(config: Stitching, share: float | None) -> str | None:
     )
 
 
-def ignorance(worths: Sequence[Worth]) -> str | None:
+def ignorance(worths: Sequence[FitReport]) -> str | None:
     """Why nothing can be judged, where a model learned nothing."""
     failed = [worth.model for worth in worths if not worth.learned]
     return f"a model that learned nothing can't judge a jump ({', '.join(failed)})" if failed else None
@@ -186,7 +193,7 @@ def keys_of(seed: int) -> PRNGKeyArray:
     return jax.random.split(jax.random.key(seed))
 
 
-def check_seeds(config: Stitching, seeds: Sequence[int]) -> None:
+def check_seeds(config: StitchConfig, seeds: Sequence[int]) -> None:
     if not seeds:
         raise InputError("stitching needs at least one seed")
     by_value = config.plan is None and config.rules.value_test
@@ -198,17 +205,17 @@ def check_seeds(config: Stitching, seeds: Sequence[int]) -> None:
 
 
 def fit_models(
-    config: Stitching,
+    config: StitchConfig,
     data: Trajectories,
     key: PRNGKeyArray,
-    kept: Callable[[str, Callable[[], tuple[Any, Worth]]], tuple[Any, Worth]] = lambda name, fitted: fitted(),
-) -> tuple[Models, list[Worth]]:
+    kept: Callable[[str, Callable[[], tuple[Any, FitReport]]], tuple[Any, FitReport]] = lambda name, fitted: fitted(),
+) -> tuple[Models, list[FitReport]]:
     """The models that no pass changes, and what each is worth.
 
     `kept` is asked for each by its name, with the function that fits it, and may know it already.
     """
     keys = jax.random.split(key, 4)
-    fits: dict[str, Callable[[], tuple[Any, Worth]]] = {
+    fits: dict[str, Callable[[], tuple[Any, FitReport]]] = {
         "dynamics": lambda: fit_dynamics(config.dynamics, data, keys[0]),
         "inverse": lambda: fit_inverse(config.inverse, data, keys[1]),
         "reward": lambda: fit_reward(config.reward, data, keys[2]),
@@ -225,15 +232,15 @@ def fit_models(
 
 
 def improve(
-    config: Stitching, data: Trajectories, models: Models, graph: StitchGraph, key: PRNGKeyArray
+    config: StitchConfig, data: Trajectories, models: Models, graph: StitchGraph, key: PRNGKeyArray
 ) -> tuple[Paths, list[Summary]]:
     """Plan and rebuild, or K greedy passes."""
-    course = improve_together(config, [Ground(data, models, graph, key)])[0]
+    course = improve_together(config, [StitchingTask(data, models, graph, key)])[0]
     return course.paths, list(course.summaries)
 
 
 @dataclass(frozen=True)
-class Ground:
+class StitchingTask:
     """What a course leads over: several seeds of one data set share all but the key."""
 
     data: Trajectories
@@ -244,7 +251,7 @@ class Ground:
 
 
 @dataclass(frozen=True)
-class Course:
+class Progress:
     """The way over one ground from its data on, so many passes far."""
 
     paths: Paths
@@ -255,19 +262,19 @@ class Course:
 
 
 def improve_together(
-    config: Stitching,
-    grounds: Sequence[Ground],
-    begun: Sequence[Course] | None = None,
-    each: Callable[[list[Course]], None] | None = None,
-) -> list[Course]:
+    config: StitchConfig,
+    grounds: Sequence[StitchingTask],
+    begun: Sequence[Progress] | None = None,
+    each: Callable[[list[Progress]], None] | None = None,
+) -> list[Progress]:
     """What `improve` makes of each of several seeds or data sets; the V's of a greedy pass train together.
 
     `each` is called after every pass of all, and from what it was given `begun` goes on, to the same bits.
     """
     judged = {id(ground.graph): ground for ground in grounds}
-    judges = {graph: Judge(ground.models, ground.data.observations) for graph, ground in judged.items()}
+    judges = {graph: EdgeScorer(ground.models, ground.data.observations) for graph, ground in judged.items()}
     keys = [jax.random.split(ground.key) for ground in grounds]
-    courses = [Course(Paths.of(ground.data)) for ground in grounds] if begun is None else list(begun)
+    courses = [Progress(Paths.of(ground.data)) for ground in grounds] if begun is None else list(begun)
 
     def latents(at: int, number: int) -> PRNGKeyArray | None:
         return jax.random.fold_in(keys[at][1], number) if config.sample_latents else None
@@ -301,13 +308,13 @@ def improve_together(
             paths, summary = one_pass(
                 courses[at].paths, ground.graph, judges[id(ground.graph)], value_of, config.rules, latents(at, number)
             )
-            courses[at] = Course(paths, value, (*courses[at].summaries, told(at, number, summary)))
+            courses[at] = Progress(paths, value, (*courses[at].summaries, told(at, number, summary)))
         if each is not None:
             each(courses)
     return courses
 
 
-def _title(grounds: Sequence[Ground], at: int) -> str:
+def _title(grounds: Sequence[StitchingTask], at: int) -> str:
     """Of several grounds one, in a few words: by what they differ in."""
     data = grounds[at].data
     name = "" if all(ground.data is data for ground in grounds) else data.metadata.name

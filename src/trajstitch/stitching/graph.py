@@ -25,16 +25,19 @@ from jaxtyping import Array, Bool, Float, Integer, PRNGKeyArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.data.transitions import Scale, in_batches
 from trajstitch.errors import InputError
+from trajstitch.learning.batching import in_batches
 from trajstitch.learning.buffer import padded
-from trajstitch.models.dynamics import Gaussian, log_density
+from trajstitch.learning.losses import log_density
+from trajstitch.learning.networks import normaliser_of
+from trajstitch.models.dynamics import Gaussian
 from trajstitch.models.forward import Forward, judge
 from trajstitch.models.inverse import Inverse
 from trajstitch.models.reward import Reward
 from trajstitch.progress import progress
-from trajstitch.stitching.neighbours import Near, Neighbours, neighbours
+from trajstitch.stitching.neighbours import Neighbours, NeighbourSearch, neighbours
 from trajstitch.storage.atomic import replacing
 
 BLOCK = 16_384
@@ -103,7 +106,7 @@ class Edges:
         return cls(source, target, low, mean, np.empty((len(source), 0), np.float32), *(nothing,) * 3)
 
 
-class Judge:
+class EdgeScorer:
     """The models' word on any pair of nodes. A pair's bits don't depend on the pairs asked with it."""
 
     def __init__(self, models: Models, observations: Float[np.ndarray, "nodes size"]) -> None:
@@ -132,11 +135,11 @@ class Judge:
             )
         return low, mean
 
-    def imagine(
+    def synthesise(
         self, source: Nodes, target: Nodes, key: PRNGKeyArray | None = None
     ) -> tuple[Float[np.ndarray, "pairs action"], Float[np.ndarray, " pairs"]]:
         """Action and reward of jumps; with a key, by latents drawn from (key, source, target)."""
-        return in_batches(lambda *pair: _imagine(self.models, self.table, key, *pair), source, target)
+        return in_batches(lambda *pair: _synthesise(self.models, self.table, key, *pair), source, target)
 
     def consistency(self, source: Nodes, target: Nodes) -> tuple[np.ndarray, ...]:
         """Edges' `action`, `consistency`, `error` and the forward ensemble's lowest reward."""
@@ -177,15 +180,15 @@ def _moments(models: Gaussian, table: Array, rows: Array) -> tuple[Array, Array]
 
 @eqx.filter_jit
 def _likelihoods(
-    change: Scale, table: Array, mean: Array, log_std: Array, local: Array, source: Array, target: Array
+    change: Normaliser, table: Array, mean: Array, log_std: Array, local: Array, source: Array, target: Array
 ) -> tuple[Array, Array]:
-    one = Scale.apply(jax.tree.map(lambda leaf: leaf[0], change), table[target] - table[source])
+    one = Normaliser.apply(jax.tree.map(lambda leaf: leaf[0], change), table[target] - table[source])
     each = log_density(one[:, None], mean[local], log_std[local])
     return each.min(1), jax.nn.logsumexp(each, axis=1) - math.log(each.shape[1])
 
 
 @eqx.filter_jit
-def _imagine(
+def _synthesise(
     models: Models, table: Array, key: PRNGKeyArray | None, source: Array, target: Array
 ) -> tuple[Array, Array]:
     state, following = table[source], table[target]
@@ -290,7 +293,7 @@ def _edge_fields(judged: bool) -> tuple[str, ...]:
     return tuple(item.name for item in fields(Edges))[: None if judged else 4]
 
 
-def build(data: Trajectories, models: Models, near: Near, reach: Reach) -> StitchGraph:
+def build(data: Trajectories, models: Models, near: NeighbourSearch, reach: Reach) -> StitchGraph:
     """The graph of a data set, in blocks of bounded memory."""
     if reach.consistency is not None and models.forward is None:
         raise InputError("a consistency test needs the forward model: fit one, or leave the test out")
@@ -302,7 +305,7 @@ def build(data: Trajectories, models: Models, near: Near, reach: Reach) -> Stitc
     terminal[(data.first_rows + data.lengths)[data.episode_terminated]] = True
     found = neighbours(_measured(data, near), episode, near)
 
-    judge = Judge(models, data.observations)
+    judge = EdgeScorer(models, data.observations)
     steps = np.flatnonzero(~last).astype(np.int32)
     logged = np.full(rows, np.nan, np.float32)
     logged[steps] = judge.likelihoods(steps, steps + 1)[1]
@@ -331,10 +334,10 @@ def build(data: Trajectories, models: Models, near: Near, reach: Reach) -> Stitc
     )
 
 
-def _measured(data: Trajectories, near: Near) -> Float[np.ndarray, "nodes size"]:
+def _measured(data: Trajectories, near: NeighbourSearch) -> Float[np.ndarray, "nodes size"]:
     """The states as distances are measured between them."""
     states = data.observations.astype(np.float32, copy=False)
-    return np.asarray(Scale(data.observations).apply(jnp.asarray(states))) if near.standardise else states
+    return np.asarray(normaliser_of(data.observations).apply(jnp.asarray(states))) if near.standardise else states
 
 
 def _blocks(near: Neighbours, steps: Integer[np.ndarray, " steps"]) -> Iterator[Integer[np.ndarray, " some"]]:

@@ -7,7 +7,8 @@ nodes; a node may have many visits, but no trajectory visits one twice. A step (
 v = u + 1, or a jump of an earlier pass, with the action and reward it was given then.
 
 *Candidates.* For a step (u, v) of D_k, as for logged data: the nodes that some step of D_k leads to from a node
-near u, and the nodes near v that D_k still visits. Near is a matter of the observed states, so it never changes.
+near u, and the nodes near v that D_k still visits. What is near depends on the
+observed states alone, so it never changes.
 The candidate must come from another episode of the source data than u, and must not be v.
 
 *Decision.* Of the candidates that pass the tests against the step (u, v) as it now stands, the one with the highest
@@ -30,7 +31,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 
-from trajstitch.stitching.graph import Edges, Judge, StitchGraph
+from trajstitch.stitching.graph import Edges, EdgeScorer, StitchGraph
 from trajstitch.stitching.paths import Jumps, Paths, choose, sums, without_idle_jumps
 from trajstitch.stitching.walk import Decisions, Walks, walk
 
@@ -43,7 +44,7 @@ class Rules:
     """p̃: a rebuilt trajectory must be better by this share of the old return's size."""
     value_test: bool = True
     """Jump only to a higher V; else to the likeliest candidate, and accept every trajectory that changed."""
-    most_changes: int | None = None
+    max_jumps: int | None = None
     """Accept only trajectories with at most this many jumps made in the pass."""
     horizon: int | None = None
     """Longest trajectory that a walk may make; the data's longest if not given."""
@@ -71,13 +72,13 @@ Valuer = Callable[[Integer[np.ndarray, " some"]], Float[np.ndarray, " some"]]
 
 
 def one_pass(
-    paths: Paths, graph: StitchGraph, judge: Judge, value: Valuer, rules: Rules, key: PRNGKeyArray | None = None
+    paths: Paths, graph: StitchGraph, judge: EdgeScorer, value: Valuer, rules: Rules, key: PRNGKeyArray | None = None
 ) -> tuple[Paths, Summary]:
     """D_k to D_{k+1}, given V. With a key, each jump's latent is drawn from (key, source, target)."""
     return rebuild(paths, graph, decide(paths, graph, judge, value, rules), judge, rules, key)
 
 
-def decide(paths: Paths, graph: StitchGraph, judge: Judge, value: Valuer, rules: Rules) -> Decisions:
+def decide(paths: Paths, graph: StitchGraph, judge: EdgeScorer, value: Valuer, rules: Rules) -> Decisions:
     """The best jump for each kind of step in D_k."""
     nodes, jumps = len(graph), paths.jumps
     kinds = nodes + len(jumps)
@@ -217,7 +218,7 @@ def rebuild(
     paths: Paths,
     graph: StitchGraph,
     decisions: Decisions,
-    judge: Judge,
+    judge: EdgeScorer,
     rules: Rules,
     key: PRNGKeyArray | None = None,
 ) -> tuple[Paths, Summary]:
@@ -238,7 +239,7 @@ def propose(
     paths: Paths,
     walks: Walks,
     decisions: Decisions,
-    judge: Judge,
+    judge: EdgeScorer,
     rules: Rules,
     key: PRNGKeyArray | None = None,
     jumps: Jumps | None = None,
@@ -248,7 +249,7 @@ def propose(
 
     used = np.flatnonzero(_marked(walks.edge[walks.edge >= 0], len(decisions.edges)))
     edges = decisions.edges.take(used)
-    action, reward = judge.imagine(edges.source, edges.target, key)
+    action, reward = judge.synthesise(edges.source, edges.target, key)
     made = Jumps(
         edges.source,
         edges.target,
@@ -271,8 +272,8 @@ def propose(
     new_return = new_return + lacking * np.minimum(new_return / np.maximum(new.lengths, 1), 0)
     better = new_return > old_return + rules.threshold * np.abs(old_return)
     accepted = better if rules.value_test else changes > 0
-    if rules.most_changes is not None:
-        accepted &= changes <= rules.most_changes
+    if rules.max_jumps is not None:
+        accepted &= changes <= rules.max_jumps
     return Proposal(new, changes, accepted)
 
 

@@ -40,7 +40,7 @@ SAMPLE = 1000
 
 
 @dataclass(frozen=True)
-class Near:
+class NeighbourSearch:
     """What counts as near."""
 
     k: int | None = 16
@@ -59,7 +59,7 @@ class Near:
             raise InputError("neighbours need a number k, a radius or both")
 
 
-DEFAULT = Near()
+DEFAULT = NeighbourSearch()
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ Engine = Callable[[Rows, int], Proposal]
 def neighbours(
     states: Float[np.ndarray, "rows size"],
     group: Integer[np.ndarray, " rows"],
-    near: Near = DEFAULT,
+    near: NeighbourSearch = DEFAULT,
     first: int | None = None,
 ) -> Neighbours:
     """Each state's neighbours among the states of other groups (episodes); of the first few alone, if told."""
@@ -157,7 +157,7 @@ def _rank(*keys: Integer[np.ndarray, " rows"]) -> Integer[np.ndarray, " rows"]:
     return rank
 
 
-def _among(places: Places, asking: Places, near: Near) -> Neighbours:
+def _among(places: Places, asking: Places, near: NeighbourSearch) -> Neighbours:
     """The neighbours of those who ask among these places, all of them or as many as there are."""
     method = near.method if near.method != "auto" else choose(*places.states.shape)
     if method == "approximate":
@@ -173,7 +173,7 @@ def choose(rows: int, dimensions: int) -> Method:
     return exact if rows < large else "approximate"
 
 
-def _search(engine: Engine, places: Places, asking: Places, near: Near) -> Neighbours:
+def _search(engine: Engine, places: Places, asking: Places, near: NeighbourSearch) -> Neighbours:
     """Ask the engine for more and more until every row's neighbours are complete, as far as the engine sees."""
     total, rows = len(places.states), len(asking.states)
     counts = np.zeros(rows, np.int64)
@@ -211,7 +211,7 @@ def _search(engine: Engine, places: Places, asking: Places, near: Near) -> Neigh
 
 
 def _settle(
-    asking: Places, proposal: Proposal, places: Places, near: Near
+    asking: Places, proposal: Proposal, places: Places, near: NeighbourSearch
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """How many neighbours each row keeps, the neighbours in turn, and whether they are proven complete."""
     index = proposal.index
@@ -339,7 +339,7 @@ def _nearest_in_tiles(
     return -nearness[:, -1], jnp.take_along_axis(index, chosen, 1)
 
 
-def _approximate(places: Places, asking: Places, near: Near) -> Neighbours:
+def _approximate(places: Places, asking: Places, near: NeighbourSearch) -> Neighbours:
     """An inverted file whose probes double until the recall on a sample is good enough."""
     states = places.states
     lists = int(min(4 * len(states) ** 0.5, len(states) / 39))

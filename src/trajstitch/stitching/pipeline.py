@@ -27,18 +27,19 @@ from jaxtyping import PRNGKeyArray
 from tyro.conf import Positional, arg
 
 from trajstitch import formats
-from trajstitch.benchmark.sources import noted
+from trajstitch.benchmark.sources import describe_source
+from trajstitch.data.normalise import Normaliser, rescale_for_float32
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.data.transitions import Scale, in_sight
 from trajstitch.errors import InputError
 from trajstitch.formats.columns import Columns
-from trajstitch.learning.fit_report import Worth
+from trajstitch.learning.fit_report import FitReport
+from trajstitch.learning.networks import normaliser_of
 from trajstitch.progress import logger
 from trajstitch.stitching.config import (
-    Course,
-    Ground,
     Preset,
-    Stitching,
+    Progress,
+    StitchConfig,
+    StitchingTask,
     check_seeds,
     fit_models,
     ignorance,
@@ -52,7 +53,7 @@ from trajstitch.stitching.config import (
 from trajstitch.stitching.graph import Models, StitchGraph, build
 from trajstitch.stitching.greedy import Summary
 from trajstitch.stitching.paths import Jumps, Paths
-from trajstitch.stitching.predictability import foretold
+from trajstitch.stitching.predictability import return_predictability
 from trajstitch.storage.runs import Run, tensors_of, tree_from
 from trajstitch.storage.tensors import read_tensors
 
@@ -79,7 +80,7 @@ class Stitch:
     """How far a jump's action may miss its target by the forward ensemble's word, over the jump's length."""
     quality: float | None = None
     """Leave the data alone unless its states foretell this share of the returns' variance; 0 stitches whatever."""
-    most_changes: int | None = None
+    max_jumps: int | None = None
     """Accept only trajectories with at most this many jumps."""
     value_test: bool = True
     """Whether to jump only to states of higher value; otherwise greedy passes diversify the data instead."""
@@ -113,7 +114,7 @@ class Stitch:
         name = re.sub(r"[^\w.]+", "-", f"stitch-{self.source}-{self.preset}-seed-{self.seed}{several}").strip("-")
         return self.run or Path("runs") / name
 
-    def config(self, data: Trajectories) -> Stitching:
+    def config(self, data: Trajectories) -> StitchConfig:
         """The preset with what was asked otherwise."""
         config = preset_for(self.preset, data)
         if self.passes is not None:
@@ -128,7 +129,7 @@ class Stitch:
             config = replace(config, reach=replace(config.reach, consistency=self.consistency))
         if self.quality is not None:
             config = replace(config, quality=self.quality)
-        rules = replace(config.rules, most_changes=self.most_changes, value_test=self.value_test)
+        rules = replace(config.rules, max_jumps=self.max_jumps, value_test=self.value_test)
         return replace(config, rules=rules)
 
 
@@ -157,7 +158,7 @@ def stitch_run(job: Stitch, columns: Columns | None = None) -> list[Stitched]:
     config = job.config(data)
     check_seeds(config, job.numbers)
     facts = {"target": job.target, "seed": job.seed, "seeds": job.seeds, "preset": job.preset}
-    facts |= {**noted(job.source, columns, data), "stitching": asdict(config)}
+    facts |= {**describe_source(job.source, columns, data), "stitching": asdict(config)}
     run = Run.start(job.folder, "stitch", facts, resume=job.resume)
     try:
         done = Stages(run, config, data, job.seed, job.seeds).all()
@@ -199,18 +200,18 @@ class Stages:
     def __init__(
         self,
         run: Run,
-        config: Stitching,
+        config: StitchConfig,
         data: Trajectories,
         seed: int,
         seeds: int = 1,
         before: Callable[[str], None] = lambda stage: None,
     ) -> None:
         self.run, self.config, self.data = run, config, data
-        self.seen = in_sight(data)
+        self.seen = rescale_for_float32(data)
         """The data as models and walks see it."""
         self.seeds = range(seed, seed + seeds)
         self.models_key, _ = keys_of(seed)
-        self._models: tuple[Models, list[Worth]] | None = None
+        self._models: tuple[Models, list[FitReport]] | None = None
         self._results: list[tuple[Trajectories, list[dict[str, Any]]]] = []
         self.before = before
         """Called with the name of each stage that is about to be made; it may object by raising."""
@@ -228,37 +229,37 @@ class Stages:
         """Why nothing is to be stitched, if so; this takes the models."""
         return lonely(self.data) or self.one_quality() or ignorance(self.models()[1])
 
-    def foretold(self) -> float | None:
+    def return_predictability(self) -> float | None:
         """How far states foretell the returns, as `quality` says."""
         if not self.run.has("quality"):
-            self.run.write_json("quality", {"foretold": foretold(self.seen)})
-        return self.run.read_json("quality")["foretold"]
+            self.run.write_json("quality", {"return_predictability": return_predictability(self.seen)})
+        return self.run.read_json("quality")["return_predictability"]
 
     def one_quality(self) -> str | None:
         """Why nothing is to be gained, if so."""
-        return one_quality(self.config, self.foretold()) if self.config.quality > 0 else None
+        return one_quality(self.config, self.return_predictability()) if self.config.quality > 0 else None
 
-    def models(self) -> tuple[Models, list[Worth]]:
+    def models(self) -> tuple[Models, list[FitReport]]:
         if self._models is None:
             done = self.run.path("models.json").exists()  # the last to be written
             self._models = self._fit_models() if not done else self._read_models()
         return self._models
 
-    def _read_models(self) -> tuple[Models, list[Worth]]:
+    def _read_models(self) -> tuple[Models, list[FitReport]]:
         models = self.run.read_tree("models", like=untrained(self.config, self.seen, self.models_key))
-        return models, [Worth(**worth) for worth in self.run.read_json("models")]
+        return models, [FitReport(**worth) for worth in self.run.read_json("models")]
 
-    def _fit_models(self) -> tuple[Models, list[Worth]]:
+    def _fit_models(self) -> tuple[Models, list[FitReport]]:
         self.before("models")
         start = time.monotonic()
         like = untrained(self.config, self.seen, self.models_key)
 
-        def kept(name: str, fitted: Callable[[], tuple[Any, Worth]]) -> tuple[Any, Worth]:
+        def kept(name: str, fitted: Callable[[], tuple[Any, FitReport]]) -> tuple[Any, FitReport]:
             """Each model is kept as soon as it is fitted, until all are."""
             file = f"model-{name}"
             if self.run.has(file):
                 _, facts = read_tensors(self.run.path(f"{file}.safetensors"))
-                return self.run.read_tree(file, getattr(like, name)), Worth(**json.loads(facts["worth"]))
+                return self.run.read_tree(file, getattr(like, name)), FitReport(**json.loads(facts["worth"]))
             model, worth = fitted()
             self.run.write_tree(file, model, worth=json.dumps(asdict(worth)))
             return model, worth
@@ -291,17 +292,17 @@ class Stages:
     def finished(self) -> bool:
         return all(self.run.has(f"{where}passes") for where in self.places)
 
-    def grounds(self) -> list[Ground]:
+    def grounds(self) -> list[StitchingTask]:
         """What each seed's passes go over."""
         models, _ = self.models()
         graph = self.graph(models)
-        return [Ground(self.seen, models, graph, keys_of(seed)[1]) for seed in self.seeds]
+        return [StitchingTask(self.seen, models, graph, keys_of(seed)[1]) for seed in self.seeds]
 
-    def begun(self) -> list[Course]:
+    def begun(self) -> list[Progress]:
         """How far each seed's passes are."""
-        return self._kept() or [Course(Paths.of(self.seen))] * len(self.seeds)
+        return self._kept() or [Progress(Paths.of(self.seen))] * len(self.seeds)
 
-    def finish(self, courses: Sequence[Course]) -> None:
+    def finish(self, courses: Sequence[Progress]) -> None:
         """Save each seed's stitched data, and what each pass did."""
         self._results = []
         for course, where in zip(courses, self.places, strict=True):
@@ -324,7 +325,7 @@ class Stages:
     def _result(self, where: str) -> str:
         return f"npz:{self.run.path(f'{where}result.npz')}"
 
-    def keep(self, courses: Sequence[Course]) -> None:
+    def keep(self, courses: Sequence[Progress]) -> None:
         """Save what the passes so far have come to, in place of what was saved before."""
         tensors: dict[str, np.ndarray] = {}
         for seed, course in zip(self.seeds, courses, strict=True):
@@ -334,7 +335,7 @@ class Stages:
         summaries = [[asdict(summary) for summary in course.summaries] for course in courses]
         self.run.write_tensors("last-pass", tensors, summaries=json.dumps(summaries))
 
-    def _kept(self) -> list[Course] | None:
+    def _kept(self) -> list[Progress] | None:
         """What the passes of an earlier run came to, if any were finished."""
         if not self.run.has("last-pass"):
             return None
@@ -342,13 +343,13 @@ class Stages:
         tensors, facts = read_tensors(file)
         untrained = self.config.value.init(self.models_key, self.seen)
 
-        def course(seed: int, summaries: list[dict[str, Any]]) -> Course:
+        def course(seed: int, summaries: list[dict[str, Any]]) -> Progress:
             own = {
                 name.removeprefix(f"{seed}/"): array for name, array in tensors.items() if name.startswith(f"{seed}/")
             }
             jumps = Jumps(**{item.name: own[f"jumps/{item.name}"] for item in fields(Jumps)})
             value = {name.removeprefix("value/"): array for name, array in own.items() if name.startswith("value/")}
-            return Course(
+            return Progress(
                 Paths(self.seen, **{name: own[name] for name in _PATHS}, jumps=jumps),
                 tree_from(value, untrained, str(file)),
                 tuple(Summary(**summary) for summary in summaries),
@@ -395,13 +396,13 @@ def _pass_together(several: Sequence[Stages]) -> None:
         stages.before("passes")
     start = time.monotonic()
 
-    def parts(courses: Sequence[Course]) -> Iterator[tuple[Stages, Sequence[Course]]]:
+    def parts(courses: Sequence[Progress]) -> Iterator[tuple[Stages, Sequence[Progress]]]:
         at = 0
         for stages in several:
             yield stages, courses[at : at + len(stages.seeds)]
             at += len(stages.seeds)
 
-    def each(courses: list[Course]) -> None:
+    def each(courses: list[Progress]) -> None:
         nonlocal start
         for stages, part in parts(courses):
             stages.keep(part)
@@ -417,11 +418,11 @@ def _pass_together(several: Sequence[Stages]) -> None:
 _PATHS = ("node", "kind", "offsets", "terminated", "truncated")
 
 
-def untrained(config: Stitching, data: Trajectories, key: PRNGKeyArray) -> Models:
+def untrained(config: StitchConfig, data: Trajectories, key: PRNGKeyArray) -> Models:
     """Models of the shapes that `fit_models` gives, to read trained ones into."""
 
-    def scale(size: int) -> Scale:
-        return Scale(np.zeros((1, size)))
+    def scale(size: int) -> Normaliser:
+        return normaliser_of(np.zeros((1, size)))
 
     size, actions = data.observation_size, data.action_size
     dynamics = eqx.filter_vmap(lambda key: config.dynamics.init(key, scale(size), scale(size)))(

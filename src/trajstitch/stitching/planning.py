@@ -23,7 +23,6 @@ from scipy.signal import lfilter
 
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
-from trajstitch.models.value import discounted_returns
 from trajstitch.stitching.graph import StitchGraph
 from trajstitch.stitching.neighbours import squared_distance
 from trajstitch.stitching.walk import Decisions
@@ -39,7 +38,7 @@ class Plan:
     """The price of a jump, in units of (the miss it risks × the slope of returns)."""
     improvements: int = 200
     """Rounds of policy iteration at most; it stops by itself when nothing changes."""
-    most_visits: float = 1.0
+    max_visits: float = 1.0
     """Share of the trajectories that may pass through one logged state."""
     parts: int = 10
     """Parts that the trajectories are rebuilt in, each by a plan around the states that are full by then."""
@@ -217,7 +216,7 @@ def slope(data: Trajectories, graph: StitchGraph, discount: float) -> float:
     """How much returns differ between near states, over their distance in standardised states: the median."""
     states = (data.observations / np.maximum(data.observations.std(0, dtype=np.float64), 1e-12)).astype(np.float32)
     usual = float(data.rewards.mean(dtype=np.float64)) / (1 - discount)
-    returns = discounted_returns(data, discount, np.where(data.episode_terminated, 0, usual))
+    returns = data.discounted_returns(discount, np.where(data.episode_terminated, 0, usual))
     nodes = np.random.default_rng(0).permutation(data.state_rows)[:10_000]
     owner, other = graph.near.of(np.sort(nodes))
     inside = ~graph.last[other]

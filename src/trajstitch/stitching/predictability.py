@@ -11,8 +11,8 @@ import numpy as np
 
 from trajstitch.data.checks import copies
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.data.transitions import Scale
-from trajstitch.stitching.neighbours import Near, neighbours
+from trajstitch.learning.networks import normaliser_of
+from trajstitch.stitching.neighbours import NeighbourSearch, neighbours
 
 ASKED = 4000
 """States that are asked about, at most; about as many of each episode."""
@@ -23,7 +23,7 @@ FEWEST_EPISODES = 20
 """With fewer, luck alone may look like quality, and the other way round."""
 
 
-def foretold(data: Trajectories) -> float | None:
+def return_predictability(data: Trajectories) -> float | None:
     """The share of the returns' variance that the returns of episodes which pass nearby explain; none: too few."""
     if len(data) < FEWEST_EPISODES:
         return None
@@ -34,11 +34,11 @@ def foretold(data: Trajectories) -> float | None:
     rows = data.first_rows[asked] + (random.random(len(asked)) * data.lengths[asked] / 2).astype(int)
     among = random.permutation(len(data.observations))[:AMONG]
     pool = np.concatenate((rows, among))
-    states = np.asarray(Scale(data.observations).apply(jnp.asarray(data.observations[pool])))
+    states = np.asarray(normaliser_of(data.observations).apply(jnp.asarray(data.observations[pool])))
     original = np.arange(len(data))  # a copy of an episode foretells nothing of it
     for copy, first in copies(data):
         original[copy] = first
-    near = neighbours(states, original[episode[pool]], Near(NEAR, method="flat"), len(rows))
+    near = neighbours(states, original[episode[pool]], NeighbourSearch(NEAR, method="flat"), len(rows))
     owner, other = near.of(np.arange(len(rows)))
     found = np.bincount(owner, minlength=len(rows))
     fared = np.bincount(owner, data.returns[episode[pool[other]]], len(rows))

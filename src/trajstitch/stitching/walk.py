@@ -47,11 +47,11 @@ def walk(paths: Paths, graph: StitchGraph, decisions: Decisions, horizon: int) -
     targets = decisions.edges.target
     terminated, truncated = paths.terminated.copy(), paths.truncated.copy()
     steps: list[tuple[np.ndarray, ...]] = []
-    together = max(1, MET_SLOTS // Met.slots(horizon + 1))
+    together = max(1, VISITED_SLOTS // Visited.slots(horizon + 1))
     for start in range(0, episodes, together):
         walker = np.arange(start, min(start + together, episodes))
         at = first[walker]
-        met = Met(start, len(walker), horizon + 1)
+        met = Visited(start, len(walker), horizon + 1)
         met.add(walker, paths.node[at])
         walker, at = walker[~ends[at]], at[~ends[at]]
         for time in range(horizon):
@@ -87,7 +87,7 @@ def walk(paths: Paths, graph: StitchGraph, decisions: Decisions, horizon: int) -
     return in_order(steps, paths.node[first], terminated, truncated)
 
 
-MET_SLOTS = 2**26
+VISITED_SLOTS = 2**26
 """Slots of memory for what the walks have met: 256 MiB."""
 
 
@@ -117,7 +117,7 @@ def _landings(paths: Paths, ends: Bool[np.ndarray, " rows"]) -> Integer[np.ndarr
     return landing
 
 
-class Met:
+class Visited:
     """Which nodes each walk has met: one small hash table a walk, probed for all walks at once."""
 
     def __init__(self, first: int, walks: int, most: int) -> None:

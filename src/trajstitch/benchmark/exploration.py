@@ -4,14 +4,9 @@ Nothing here imports jax, so a process starts in a second and is safe beside an 
 """
 
 import contextlib
-import multiprocessing
-import os
 import struct
-import sys
-import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -21,13 +16,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from trajstitch.benchmark.ladder import TASKS, Layers, act, unknown_task
+from trajstitch.benchmark.ladder import TASKS, unknown_task
 from trajstitch.errors import InputError
+from trajstitch.evaluation.processes import SPAWN
+from trajstitch.evaluation.rollouts import play
+from trajstitch.policies.policy import Layers, act
 
-SPAWN = multiprocessing.get_context("spawn")  # a forked jax can deadlock
 MESSAGE = struct.Struct("<q?")
-LONGEST = 100_000
-"""Steps after which an episode is given up: nothing would end it."""
 
 
 @dataclass(frozen=True)
@@ -189,77 +184,6 @@ def evaluate(environment: Environment, layers: Layers, episodes: int, first_seed
     return play(environments, lambda observations: act(layers, observations, bound), first_seed)
 
 
-def play(
-    environments: Sequence[gymnasium.Env],
-    act: Callable[[np.ndarray], np.ndarray],
-    first_seed: int,
-    flatten: Callable[[Any], np.ndarray] = np.asarray,
-) -> list[float]:
-    """The return of one episode in each environment, the i-th started from seed `first_seed` + i.
-
-    The episodes are stepped together, so that short ones don't count more; finished ones keep their place in the
-    policy's batch, so that no bit depends on them.
-    """
-    current = np.stack([flatten(env.reset(seed=first_seed + i)[0]) for i, env in enumerate(environments)])
-    returns, running = np.zeros(len(environments)), list(range(len(environments)))
-    steps = 0
-    while running:
-        steps += 1
-        if steps > LONGEST:
-            raise InputError(
-                f"an episode went on for {LONGEST:,} steps: its environment has no time limit, and needs one "
-                "(max_episode_steps) to be evaluated in"
-            )
-        action = act(current)
-        for i in tuple(running):
-            observation, reward, terminated, truncated, _ = environments[i].step(action[i])
-            current[i] = flatten(observation)
-            returns[i] += float(reward)
-            if terminated or truncated:
-                running.remove(i)
-    return returns.tolist()
-
-
 @cache
 def _environments(environment: Environment, count: int) -> list[gymnasium.Env]:
     return [environment.make() for _ in range(count)]
-
-
-def evaluators(processes: int) -> ProcessPoolExecutor:
-    """Processes for `evaluate`; they end with this one, however it ends."""
-    return ProcessPoolExecutor(processes, SPAWN, _end_with_parent)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-@contextlib.contextmanager
-def light_processes() -> Iterator[None]:
-    """Processes started within use one BLAS thread, the fastest for networks this small, and don't run the user's
-    script again: a spawned process would, and one without a `__main__` guard would start processes of its own.
-    """
-    main = sys.modules["__main__"]
-    hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
-    for name in hidden:
-        setattr(main, name, None)
-    try:
-        yield
-    finally:
-        for name, value in hidden.items():
-            setattr(main, name, value)
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

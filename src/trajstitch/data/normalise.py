@@ -1,0 +1,94 @@
+"""Standardising: every mean, standard deviation and rescaling of the project, in NumPy alone."""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from trajstitch.data.spaces import flat_bounds
+from trajstitch.data.trajectories import Trajectories
+
+ROUNDING = 1e-6
+"""Relative size of differences that may be rounding alone: float32 keeps 6e-8."""
+FAR, SMALL = 1e4, 1e-5
+"""A column whose mean is FAR times its standard deviation is too far from zero for float32 to tell its values apart;
+one whose standard deviation is below SMALL is too small to be told from a constant."""
+
+WIDEST = 1000
+"""A bound that is this many times as far from the logged actions as they are wide (or 1) stands for none: a network
+whose output spans it could not hit them."""
+
+
+def varies(std: Any, size: Any, rounding: float = ROUNDING) -> Bool[np.ndarray, "..."]:
+    """Return whether a standard deviation is more than the rounding of numbers of this size: else it is a constant."""
+    return std > rounding * size
+
+
+class Normaliser(NamedTuple):
+    """Mean and standard deviation of each column. A column that never varies keeps its scale.
+
+    Arrays may be NumPy's or JAX's.
+    """
+
+    mean: Any
+    std: Any
+
+    @classmethod
+    def of(cls, rows: Float[np.ndarray, "rows columns"], epsilon: float = 0.0) -> "Normaliser":
+        """Measure rows in double precision; `epsilon` is added to the standard deviation of columns that vary."""
+        mean, std = rows.mean(0, dtype=np.float64), rows.std(0, dtype=np.float64)
+        return cls(mean, np.where(varies(std, 1 + np.abs(mean)), std + epsilon, 1.0))
+
+    def apply(self, rows: Any) -> Any:
+        return (rows - self.mean) / self.std
+
+    def undo(self, rows: Any) -> Any:
+        return rows * self.std + self.mean
+
+
+class Float32Loss(NamedTuple):
+    """What float32 would lose of states: columns too far from zero (time stamps, map coordinates) or too small."""
+
+    mean: Float[np.ndarray, " columns"]
+    std: Float[np.ndarray, " columns"]
+    far: Bool[np.ndarray, " columns"]
+    small: Bool[np.ndarray, " columns"]
+
+    @classmethod
+    def of(cls, states: Float[np.ndarray, "rows columns"]) -> "Float32Loss":
+        mean, std = states.mean(0, dtype=np.float64), states.std(0, dtype=np.float64)
+        changes = varies(std, np.abs(states).max(0), 1000 * np.finfo(states.dtype).eps)
+        return cls(mean, std, changes & (np.abs(mean) > FAR * std), changes & (std < SMALL))
+
+    def avoid(self, normaliser: Normaliser) -> Normaliser:
+        """Return the normaliser, with the columns that would be lost standardised from double precision."""
+        lost = self.far | self.small
+        if not lost.any():
+            return normaliser
+        return Normaliser(np.where(lost, self.mean, normaliser.mean), np.where(lost, self.std, normaliser.std))
+
+
+def rescale_for_float32(data: Trajectories) -> Trajectories:
+    """Return the data with far columns shifted and small ones stretched, so that float32 loses nothing.
+
+    Most data needs neither and comes back as it is.
+    """
+    loss = Float32Loss.of(data.observations)
+    if not (loss.far | loss.small).any():
+        return data
+    states = (data.observations - np.where(loss.far, loss.mean, 0)) / np.where(loss.small, loss.std, 1)
+    return replace(data, observations=states.astype(np.float32))
+
+
+def action_bounds(data: Trajectories) -> tuple[Float[np.ndarray, " action"], Float[np.ndarray, " action"]]:
+    """The action space's bounds; where it has none, or none that says anything, the widest action logged."""
+    low, high = data.actions.min(0).astype(np.float64), data.actions.max(0).astype(np.float64)
+    if data.metadata.action_space is not None:
+        space_low, space_high = flat_bounds(data.metadata.action_space)
+        far = WIDEST * np.maximum(high - low, 1)
+        low, high = (
+            np.where(np.abs(bound - seen) <= far, bound, seen) for bound, seen in ((space_low, low), (space_high, high))
+        )
+    high = np.where(high > low, high, low + 1)
+    return low.astype(np.float32), high.astype(np.float32)

@@ -1,0 +1,40 @@
+"""Arithmetic on rows that come in runs of different lengths: episodes, neighbour lists, groups of edges."""
+
+import numpy as np
+from jaxtyping import Float, Integer
+from scipy.signal import lfilter
+
+
+def offsets_of(lengths: Integer[np.ndarray, " runs"]) -> Integer[np.ndarray, " runs+1"]:
+    """Return where each run starts when they lie end to end, and where the last one ends."""
+    return np.concatenate(([0], np.cumsum(lengths)))
+
+
+def owners(lengths: Integer[np.ndarray, " runs"]) -> Integer[np.ndarray, " rows"]:
+    """Return the number of the run that each row belongs to."""
+    return np.repeat(np.arange(len(lengths)), lengths)
+
+
+def positions(lengths: Integer[np.ndarray, " runs"]) -> Integer[np.ndarray, " rows"]:
+    """Return each row's place within its run."""
+    return np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+
+
+def rows_of(
+    starts: Integer[np.ndarray, " runs"], lengths: Integer[np.ndarray, " runs"]
+) -> Integer[np.ndarray, " rows"]:
+    """Return the indices of several runs, one after the other: starts[0], starts[0] + 1, ..."""
+    return np.repeat(starts, lengths) + positions(lengths)
+
+
+def sums(values: Float[np.ndarray, " rows"], lengths: Integer[np.ndarray, " runs"]) -> Float[np.ndarray, " runs"]:
+    """Return the sum over each run."""
+    return np.bincount(owners(lengths), values, minlength=len(lengths))
+
+
+def discounted_sums(
+    values: Float[np.ndarray, " rows"], discount: float, after: float = 0.0
+) -> Float[np.ndarray, " rows"]:
+    """Return the discounted sum of `values` from each row to the last, and of `after`, which follows the last."""
+    reverse = lfilter([1.0], [1.0, -discount], values[::-1], zi=[discount * after])[0]
+    return np.asarray(reverse)[::-1]

@@ -1,0 +1,54 @@
+"""Worker processes: spawned, light, and ended with the process that started them.
+
+Nothing here imports jax, so a process starts in a second and is safe beside an accelerator's.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+SPAWN = multiprocessing.get_context("spawn")  # a forked jax can deadlock
+
+
+def evaluators(processes: int) -> ProcessPoolExecutor:
+    """Processes for `evaluate`; they end with this one, however it ends."""
+    return ProcessPoolExecutor(processes, SPAWN, _end_with_parent)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextlib.contextmanager
+def light_processes() -> Iterator[None]:
+    """Processes started within use one BLAS thread, the fastest for networks this small, and don't run the user's
+    script again: a spawned process would, and one without a `__main__` guard would start processes of its own.
+    """
+    main = sys.modules["__main__"]
+    hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    for name in hidden:
+        setattr(main, name, None)
+    try:
+        yield
+    finally:
+        for name, value in hidden.items():
+            setattr(main, name, value)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
