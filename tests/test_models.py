@@ -113,7 +113,7 @@ def one_state(terminated: bool) -> Trajectories:
 
 
 def test_value_is_zero_after_a_termination_and_bootstraps_after_a_truncation():
-    config = TwinValue(hidden=(16,), steps=3000, discount=0.9, follow=0.05, learning_rate=5e-3, batch_size=64)
+    config = TwinValue(hidden=(16,), steps=3000, discount=0.9, target_rate=0.05, learning_rate=5e-3, batch_size=64)
     ending, _ = fit_value(config, one_state(terminated=True), KEY)
     np.testing.assert_allclose(
         values(ending, np.arange(5, dtype=np.float32)[:, None]), [4.0951, 3.439, 2.71, 1.9, 1.0], atol=0.15

@@ -30,7 +30,7 @@ SMALL = StitchConfig(
     plan=Plan(discount=0.95),
 )
 GREEDY = replace(
-    SMALL, plan=None, passes=2, value=TwinValue(hidden=(16,), steps=500, discount=0.95, warm_steps=500, follow=0.05)
+    SMALL, plan=None, passes=2, value=TwinValue(hidden=(16,), steps=500, discount=0.95, warm_steps=500, target_rate=0.05)
 )
 
 

@@ -37,7 +37,7 @@ _HOME = {
     "Provenance": "data.trajectories",
     "Trajectories": "data.trajectories",
     "concatenate": "data.trajectories",
-    "stitch": "stitching.config",
+    "stitch": "stitching.pipeline",
     "train": "policies.train",
     "train_together": "policies.train",
 }

@@ -38,3 +38,13 @@ def discounted_sums(
     """Return the discounted sum of `values` from each row to the last, and of `after`, which follows the last."""
     reverse = lfilter([1.0], [1.0, -discount], values[::-1], zi=[discount * after])[0]
     return np.asarray(reverse)[::-1]
+
+
+def rank_among_equals(*keys: Integer[np.ndarray, " rows"]) -> Integer[np.ndarray, " rows"]:
+    """Return how many rows before each have the same keys."""
+    order = np.lexsort(keys)
+    begins = np.concatenate(([True], np.any([np.diff(key[order]) != 0 for key in keys], axis=0)))
+    place = np.arange(len(order))
+    rank = np.empty(len(order), np.int64)
+    rank[order] = place - np.maximum.accumulate(np.where(begins, place, 0))
+    return rank

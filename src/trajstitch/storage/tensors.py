@@ -1,5 +1,6 @@
 """Safetensors files: written whole or not at all, read with an error that names the file."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -24,3 +25,8 @@ def read_tensors(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, str
             return {name: file.get_tensor(name) for name in sorted(file.keys())}, file.metadata() or {}
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path}: can't be read ({error})") from error
+
+
+def under(tensors: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """Return the arrays whose names start with the prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
