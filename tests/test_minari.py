@@ -351,7 +351,7 @@ def test_a_set_that_is_not_there_is_said_with_the_nearest_one() -> None:
 
 
 def test_a_built_in_set_that_is_not_there_says_how_to_make_it() -> None:
-    with pytest.raises(InputError, match="make it with `trajstitch collect hopper/medium-replay`"):
+    with pytest.raises(InputError, match="`trajstitch collect SET` makes the built-in sets"):
         minari.load("trajstitch/hopper/medium-replay-v0")
 
 

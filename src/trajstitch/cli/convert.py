@@ -6,6 +6,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from trajstitch import formats
+from trajstitch.benchmark import sources
 from trajstitch.cli.columns import ColumnFlags
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.progress import logger
@@ -28,9 +29,9 @@ class Command(ColumnFlags):
     """Print JSON instead of a line of text."""
 
     def execute(self) -> None:
-        formats.require_apart(self.source, self.target)
+        sources.require_apart(self.source, self.target)
         formats.require_free(self.target, force=self.force)
-        data = formats.load(self.source, columns=self.mapping(self.source))
+        data = sources.load(self.source, columns=self.mapping(self.source))
         for finding in data.metadata.findings:
             logger.info(f"{self.source}: {finding.detail}")
         formats.save(data, self.target, force=self.force)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from trajstitch import formats
+from trajstitch.benchmark import sources
 from trajstitch.cli.columns import ColumnFlags
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.data.summary import inspect, render
@@ -24,7 +24,7 @@ class Command(ColumnFlags):
     """Print JSON instead of text."""
 
     def execute(self) -> int:
-        report = inspect(formats.load(self.uri, columns=self.mapping(self.uri), allow_nonfinite=True))
+        report = inspect(sources.load(self.uri, columns=self.mapping(self.uri), allow_nonfinite=True))
         if self.json:
             print_json(report)
         else:

@@ -1,6 +1,5 @@
 """Which environment a data set is evaluated in, and what returns count as 0 and as 100."""
 
-import difflib
 import json
 import re
 from dataclasses import replace
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from trajstitch.errors import InputError
+from trajstitch.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     import gymnasium
@@ -104,7 +103,5 @@ def spec_json(environment: str) -> str:
         spec = gymnasium.spec(environment)
         return replace(spec, kwargs={**spec.kwargs, **D4RL_OPTIONS.get(environment, {})}).to_json()
     except gymnasium.error.Error as error:
-        near = difflib.get_close_matches(environment, list(gymnasium.registry), n=1)
-        raise InputError(
-            f"unknown environment {environment!r}{f' (did you mean {near[0]!r}?)' if near else ''}"
-        ) from error
+        hint = did_you_mean(environment, gymnasium.registry)
+        raise InputError(f"unknown environment {environment!r}{hint}") from error

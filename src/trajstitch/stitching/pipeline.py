@@ -27,6 +27,7 @@ from jaxtyping import PRNGKeyArray
 from tyro.conf import Positional, arg
 
 from trajstitch import formats
+from trajstitch.benchmark import sources
 from trajstitch.benchmark.sources import describe_source
 from trajstitch.data.normalise import Normaliser, rescale_for_float32
 from trajstitch.data.trajectories import Trajectories
@@ -151,10 +152,10 @@ def stitch_run(job: Stitch, columns: Columns | None = None) -> list[Stitched]:
     """Do the job, or go on with it; what comes of it for each seed."""
     saved = _saved(job)
     for target in job.targets:
-        formats.require_apart(job.source, target)
+        sources.require_apart(job.source, target)
         if target not in saved:
             formats.require_free(target, force=job.force)
-    data = formats.load(job.source, columns=columns)
+    data = sources.load(job.source, columns=columns)
     config = job.config(data)
     check_seeds(config, job.numbers)
     facts = {"target": job.target, "seed": job.seed, "seeds": job.seeds, "preset": job.preset}
