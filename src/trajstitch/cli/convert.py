@@ -14,17 +14,17 @@ from trajstitch.progress import logger
 
 @dataclass(frozen=True)
 class Command(ColumnFlags):
-    """Copy a data set from one format to another; the source is never touched.
+    """Copy a data set from one format to another. The source is never changed.
 
     Example: trajstitch convert d4rl:hopper-medium-v2.hdf5 minari:my/hopper-medium-v0
     """
 
     source: Annotated[Positional[str], arg(metavar="SRC")]
-    """The data set to read, as a URI."""
+    """The data set to read: a URI, or the name of a built-in set."""
     target: Annotated[Positional[str], arg(metavar="DST")]
-    """Where to write it, as a URI."""
+    """The URI to write it to."""
     force: bool = False
-    """Overwrite the target if it is there."""
+    """Overwrite the target if it exists."""
     json: bool = False
     """Print JSON instead of a line of text."""
 

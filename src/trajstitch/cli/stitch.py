@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from trajstitch.cli.charts import chart
 from trajstitch.cli.columns import ColumnFlags
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.data.environments import normalised, reference
-from trajstitch.data.summary import chart
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.stitching.pipeline import Stitch, Stitched, place, stitch_run
 
