@@ -13,11 +13,12 @@ from trajstitch.learning.accelerator import keep_programs
 
 if TYPE_CHECKING:
     from trajstitch.benchmark.collect import Collect, collect
+    from trajstitch.benchmark.sources import load
     from trajstitch.data.summary import inspect
     from trajstitch.data.trajectories import Metadata, Provenance, Trajectories, concatenate
     from trajstitch.errors import InputError
     from trajstitch.evaluation.evaluate import evaluate
-    from trajstitch.formats import load, save
+    from trajstitch.formats import save
     from trajstitch.policies.policy import Policy, load_policy
     from trajstitch.policies.train import train, train_together
     from trajstitch.stitching.config import stitch
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _HOME = {
     "InputError": "errors",
     "evaluate": "evaluation.evaluate",
-    "load": "formats",
+    "load": "benchmark.sources",
     "save": "formats",
     "inspect": "data.summary",
     "Policy": "policies.policy",

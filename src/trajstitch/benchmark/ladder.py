@@ -4,7 +4,6 @@ One safetensors file a task, half precision, with its training curves and versio
 acting need numpy alone, so that `collect` and its worker processes never import jax.
 """
 
-import difflib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trajstitch.errors import InputError
+from trajstitch.errors import InputError, did_you_mean
 from trajstitch.policies.policy import Layers, layers_from, named
 from trajstitch.storage.tensors import read_tensors, save_tensors
 
@@ -138,7 +137,5 @@ def rounded(layers: Layers) -> Layers:
 
 
 def unknown_task(name: str) -> str:
-    """The message for a task that isn't built in, with the nearest that is."""
-    near = difflib.get_close_matches(name.lower(), TASKS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"the tasks are {', '.join(TASKS)}"
-    return f"unknown task {name!r}; {hint}"
+    """Return the message for a task that isn't built in, with the most similar one that is."""
+    return f"unknown task {name!r}{did_you_mean(name.lower(), TASKS)}: the tasks are {', '.join(TASKS)}"

@@ -4,12 +4,11 @@ They follow D4RL's recipes with policies of our own; they are not D4RL's data. A
 part is a policy of the task's ladder with an amount of action noise.
 """
 
-import difflib
 import re
 from dataclasses import dataclass
 
 from trajstitch.benchmark.ladder import TASKS
-from trajstitch.errors import InputError
+from trajstitch.errors import InputError, did_you_mean
 
 EXPERT_FRACTIONS = (0, 0.1, 2.5, 5, 10, 20, 30, 40)
 """Percent of clean expert trajectories in the paper's second experiment."""
@@ -59,9 +58,7 @@ def built_in(name: str) -> BuiltIn:
     if name in NAMES:
         task, kind = name.split("/")
         return BuiltIn(task, kind, _REPLAY_SIZES[task] if kind == "medium-replay" else _SIZES[kind])
-    near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.5)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    raise InputError(f"no built-in set {name!r}{hint}: `trajstitch sets` lists them")
+    raise InputError(f"no built-in set {name!r}{did_you_mean(name, NAMES, cutoff=0.5)}: `trajstitch sets` lists them")
 
 
 NAMES = (

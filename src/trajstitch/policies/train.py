@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 from tyro.conf import Positional, arg
 
-from trajstitch import formats
+from trajstitch.benchmark import sources
 from trajstitch.benchmark.sources import describe_source
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
@@ -180,7 +180,7 @@ class Train:
 def train_run(job: Train, algorithm: Algorithm, columns: Columns | None = None) -> Run:
     """Do the job, or go on with it, in its run's folder."""
     job.check(algorithm)
-    data = formats.load(job.source, columns=columns)
+    data = sources.load(job.source, columns=columns)
     known = data.metadata.evaluation_environment or data.metadata.environment
     hold_out = job.hold_out if job.hold_out is not None else 0.0 if known else HELD_OUT
     learned, _ = divided(data, job.top, hold_out)
