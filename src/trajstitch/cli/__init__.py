@@ -1,8 +1,8 @@
 """The command line: `trajstitch VERB`. Flags are the fields of a verb's `Command`; results go to stdout.
 
-A verb is one file in this folder, with a `Command` class whose fields are the flags and whose `execute` does the job, and
-one line in VERBS. If the defaults of the flags depend on the arguments, `defaults(arguments)` returns them. Nothing heavy
-is imported before the verb is known, so that `--help` is instant.
+A verb is one file in this folder, with a `Command` class whose fields are the flags and whose `execute` does the job,
+and one line in VERBS. If the flags' defaults depend on the arguments, the file's `defaults(arguments)` returns them.
+Nothing heavy is imported before the verb is known, so that `--help` is instant.
 """
 
 import importlib

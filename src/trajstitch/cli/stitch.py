@@ -49,8 +49,8 @@ class Command(ColumnFlags):
     seed: int = 0
     """Seed of the models, the value function and the latents."""
     seeds: int = 1
-    """Number of data sets to make, for SEED and those after it, which share the models of SEED; DST must contain {seed}.
-    Only presets with greedy passes or sampled latents differ by seed."""
+    """Number of data sets to make, for SEED and those after it; they share the models of SEED, and DST must contain
+    {seed}. Needs greedy passes or sampled latents, as in the preset paper: a plan alone is the same for every seed."""
     run: Path | None = None
     """Folder that keeps the models, the graph and the results; runs/stitch-SRC-PRESET-seed-SEED if not given."""
     resume: bool = False

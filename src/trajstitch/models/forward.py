@@ -99,7 +99,7 @@ class ForwardDynamics:
     held_out: float = 0.1
     """Share of the steps held out."""
 
-    def init(self, key: PRNGKeyArray, scales: tuple[Normaliser, ...]) -> Forward:
+    def init(self, key: PRNGKeyArray, scales: tuple[Normaliser, Normaliser, Normaliser, Normaliser]) -> Forward:
         size, actions = (len(scale.mean) for scale in scales[:2])
         return Forward(*scales, MLP(size + actions, self.hidden, size + 1, key))
 

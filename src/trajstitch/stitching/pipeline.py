@@ -127,7 +127,7 @@ def stitch_together(jobs: Sequence[StitchJob]) -> list[list[Stitched]]:
     """
     for job in jobs:
         job.config.check_seeds(job.numbers)
-    several = [_Stages(job) for job in jobs]
+    several = [Stages(job) for job in jobs]
     reasons = [stages.reason() for stages in several]
     due = [stages for stages, reason in zip(several, reasons, strict=True) if reason is None and not stages.finished]
     if due:
@@ -161,7 +161,7 @@ def place(run: Run, seed: int | None = None) -> str:
     return f"seed-{seed}/" if seeds > 1 else ""
 
 
-class _Stages:
+class Stages:
     """A job's stages: each is made once and kept, in memory or in a run."""
 
     def __init__(self, job: StitchJob) -> None:
@@ -362,7 +362,7 @@ def _model(models: Models, name: str) -> Any:
     return models.tests[name] if name in models.tests else getattr(models, name)
 
 
-def _improve(several: Sequence[_Stages]) -> None:
+def _improve(several: Sequence[Stages]) -> None:
     """Plan or make the greedy passes of several jobs together, and keep the results."""
     config = several[0].config
     assert all(replace(stages.config, neighbours=config.neighbours) == config for stages in several)
@@ -372,7 +372,7 @@ def _improve(several: Sequence[_Stages]) -> None:
         stages.job.before_stage("passes")
     start = time.monotonic()
 
-    def parts(all_progress: Sequence[Progress]) -> Iterator[tuple[_Stages, Sequence[Progress]]]:
+    def parts(all_progress: Sequence[Progress]) -> Iterator[tuple[Stages, Sequence[Progress]]]:
         at = 0
         for stages in several:
             yield stages, all_progress[at : at + stages.job.seeds]
