@@ -449,7 +449,7 @@ def replacing(name: str, values: Any) -> Callable[[Path], None]:
         (count_as_text, "its metadata.json is damaged"),
         (no_episodes, "the data set has no episodes"),
         (too_many_episodes, "episode 2 of 3 is missing"),
-        (strange_space, "its spaces can't be told"),
+        (strange_space, "its spaces can't be read"),
         (replacing("episode_1/rewards", None), "episode 1 of 2 is missing or has no rewards"),
         (replacing("episode_1/actions", None), "episode 1 holds no actions"),
         (replacing("episode_0/actions", None), "episode 0 holds no actions"),

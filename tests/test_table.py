@@ -174,7 +174,7 @@ def test_an_existing_file_is_only_replaced_by_force(tmp_path: Path) -> None:
 
 
 def test_a_name_without_a_known_ending_is_refused_before_the_work(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"name a table to write \.parquet or \.csv"):
+    with pytest.raises(InputError, match=r"name of a table to write must end in \.parquet or \.csv"):
         table.require_free(str(tmp_path / "log.xlsx"), force=False)
 
 
@@ -223,7 +223,7 @@ def test_without_labels_a_row_without_an_action_ends_an_episode(tmp_path: Path) 
 def test_an_episode_whose_end_was_not_recorded_gives_up_its_last_row(tmp_path: Path) -> None:
     data = load(tmp_path, LOG.replace("a,2,0.2,2.0,,,,\n", ""))
     assert data.lengths.tolist() == [1, 2]
-    assert any("1 episodes don't record the observation they ended in" in f.detail for f in data.metadata.findings)
+    assert any("1 episodes don't record their final observation" in f.detail for f in data.metadata.findings)
 
 
 PLAIN = """\
@@ -405,10 +405,10 @@ def test_a_slip_in_the_toml_file_is_named(tmp_path: Path, text: str, complaint: 
         (
             "x,action,reward",
             None,
-            r"which columns are the observations: name them with --columns\.observations",
+            r"which columns are the observations: name them with `columns\.observations`",
         ),
-        ("obs,u,reward", None, r"which columns are the actions: .* --columns\.actions; the file has obs, u, reward"),
-        ("obs,action,gain", None, r"which column is the reward: name it with --columns\.reward"),
+        ("obs,u,reward", None, r"which columns are the actions: .* `columns\.actions`; the file has obs, u, reward"),
+        ("obs,action,gain", None, r"which column is the reward: name it with `columns\.reward`"),
         ("obs_0,state_0,action,reward", None, r"obs_0 and state_0 all look like the observations: choose with"),
         ("obs,action,reward", Columns(reward="rewrd"), r"no column 'rewrd' \(did you mean 'reward'\?\)"),
         ("obs,action,reward", Columns(observations=("joint_*",)), r"has no column 'joint_\*'"),

@@ -23,10 +23,13 @@ def resolve(source: str) -> str:
     if not _is_name(source):
         formats.parse(source)
         return source
-    hint = formats.scheme_hint(source)
-    if hint:
-        raise InputError(f"no built-in set {source!r}{hint}: `trajstitch sets` lists them")
-    return f"minari:{sets.built_in(source).minari_id}"
+    try:
+        return f"minari:{sets.built_in(source).minari_id}"
+    except InputError:
+        hint = formats.scheme_hint(source)
+        if not hint:
+            raise
+    raise InputError(f"no built-in set {source!r}{hint}: `trajstitch sets` lists them")
 
 
 def load(source: str, *, columns: Columns | None = None, allow_nonfinite: bool = False) -> Trajectories:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hashlib import blake2b
 
 import numpy as np
-from jaxtyping import Bool, Float, Integer
+from jaxtyping import Float, Integer
 
 from trajstitch.data import spaces
 from trajstitch.data.normalise import ROUNDING
@@ -101,7 +101,7 @@ def _action_bounds(data: Trajectories) -> Finding:
 
 
 def _early_ends(data: Trajectories) -> Finding:
-    inside = (data.terminated | data.truncated) & ~_last_steps(data)
+    inside = (data.terminated | data.truncated) & ~data.last_of_episode
     if not inside.any():
         return Finding("early ends", "ok", "episodes are flagged at their last step only")
     where = _place(int(np.argmax(inside)), data.offsets[:-1])
@@ -208,12 +208,6 @@ def _digest(data: Trajectories, episode: int) -> bytes:
     for part in (data.observations[rows], data.actions[steps], data.rewards[steps]):
         digest.update(np.ascontiguousarray(part).data)
     return digest.digest()
-
-
-def _last_steps(data: Trajectories) -> Bool[np.ndarray, " steps"]:
-    last = np.zeros(data.steps, bool)
-    last[data.offsets[1:][data.lengths > 0] - 1] = True
-    return last
 
 
 def _blocks(values: Float[np.ndarray, "rows ..."]) -> Iterator[tuple[int, Float[np.ndarray, "rows ..."]]]:

@@ -1,13 +1,18 @@
 """Arithmetic on rows that come in runs of different lengths: episodes, neighbour lists, groups of edges."""
 
 import numpy as np
-from jaxtyping import Float, Integer, Shaped
+from jaxtyping import Bool, Float, Integer, Shaped
 from scipy.signal import lfilter
 
 
 def offsets_of(lengths: Integer[np.ndarray, " runs"]) -> Integer[np.ndarray, " runs+1"]:
     """Return where each run starts if they are stored one after the other, and where the last one ends."""
     return np.concatenate(([0], np.cumsum(lengths)))
+
+
+def offsets_from_ends(ends: Bool[np.ndarray, " rows"]) -> Integer[np.ndarray, " runs+1"]:
+    """Return the offsets of runs whose last rows are marked by `ends`."""
+    return np.concatenate(([0], np.flatnonzero(ends) + 1))
 
 
 def owners(lengths: Integer[np.ndarray, " runs"]) -> Integer[np.ndarray, " rows"]:

@@ -209,6 +209,13 @@ class Trajectories:
         return total
 
     @cached_property
+    def last_of_episode(self) -> Bool[np.ndarray, " steps"]:
+        """Whether each step is the last of its episode."""
+        last = np.zeros(self.steps, bool)
+        last[self.offsets[1:][self.lengths > 0] - 1] = True
+        return _frozen(last)
+
+    @cached_property
     def episode_terminated(self) -> Bool[np.ndarray, " episodes"]:
         """Whether each episode ends in a termination (False for an empty one)."""
         return _frozen(self._at_end(self.terminated))

@@ -1,4 +1,4 @@
-"""CSV and Parquet files, column by column, as NumPy arrays."""
+"""Columns of CSV and Parquet files as NumPy arrays."""
 
 import csv
 import re
@@ -24,10 +24,10 @@ CSV_TYPES: dict[Kind, pa.DataType] = {
     "label": pa.dictionary(pa.int32(), pa.string()),
     "time": pa.string(),
 }
-"""CSV files have no types; guessing them from the first rows fails on files whose later rows differ."""
+"""CSV files have no types, and guessing them from the first rows fails if later rows differ."""
 
 NOTHING = ["", " ", "NA", "N/A", "null", "NULL", "None"]
-"""How CSV files write a missing value. NaN is none of them: it is a value, and a check finds it."""
+"""How CSV files write a missing value. NaN is not one: it is a value, which a check reports."""
 
 WORDS = {
     **dict.fromkeys(("true", "t", "yes", "1", "1.0"), True),
@@ -36,7 +36,7 @@ WORDS = {
 
 
 class Parquet:
-    """A Parquet file, of which only the columns asked for are read."""
+    """A Parquet file; each column is read when it is asked for."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -49,7 +49,7 @@ class Parquet:
         self.metadata: dict[bytes, bytes] = self.file.schema_arrow.metadata or {}
 
     def read(self, kinds: Mapping[str, Kind]) -> None:
-        """Nothing yet: a Parquet file gives one column at a time."""
+        """Do nothing: columns are read one at a time, by `column`."""
 
     def column(self, name: str) -> pa.ChunkedArray:
         try:
@@ -59,7 +59,7 @@ class Parquet:
 
 
 class Csv:
-    """A CSV file: its header now, the columns that are needed once it is known what they hold."""
+    """A CSV file. Its header is read first, its columns by `read`, once it is known what they hold."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -75,10 +75,11 @@ class Csv:
         try:
             self.names = [name.strip() for name in next(csv.reader([line], delimiter=self.delimiter), [])]
         except csv.Error as error:
-            raise InputError(f"{path}: its first line is no CSV header ({error}): mend its line ends") from error
+            raise InputError(f"{path}: its first line is no CSV header ({error}): repair its line ends") from error
         self.metadata: dict[bytes, bytes] = {}
 
     def read(self, kinds: Mapping[str, Kind]) -> None:
+        """Read these columns."""
         try:
             self.table = self._read(kinds, use_threads=True)
         except (pa.ArrowException, OSError):
@@ -119,25 +120,27 @@ class Csv:
 
 
 def open_table(path: Path) -> Parquet | Csv:
+    """Open a file as Parquet, by its first bytes or its name, or else as CSV."""
     with path.open("rb") as file:
         is_parquet = file.read(4) == b"PAR1"
     return Parquet(path) if is_parquet or path.name.endswith((".parquet", ".pq")) else Csv(path)
 
 
 class Rows:
-    """An open table's columns as arrays, and where they hold nothing."""
+    """The columns of an open table as arrays, and where values are missing."""
 
     def __init__(self, file: Parquet | Csv, source: str) -> None:
         self.file, self.source, self.rows = file, source, file.rows
         self.missing: dict[str, Bool[np.ndarray, " rows"]] = {}
 
     def matrix(self, names: Sequence[str]) -> Float[np.ndarray, "rows columns"]:
-        """Several columns of numbers, or of vectors, side by side; what is missing is NaN or 0."""
+        """Return several columns of numbers or vectors side by side; a missing value is NaN or 0."""
         parts = [part[:, None] if part.ndim == 1 else part for part in map(self.numbers, names)]
         floats = [part.dtype if part.dtype.kind == "f" else np.result_type(part.dtype, np.float32) for part in parts]
         return np.concatenate(parts, axis=1, dtype=np.result_type(*floats))
 
     def numbers(self, name: str) -> Shaped[np.ndarray, "rows ..."]:
+        """Return a column of numbers or vectors."""
         column = self.file.column(name)
         kind = column.type
         if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -169,7 +172,7 @@ class Rows:
         return vectors
 
     def flags(self, name: str) -> Bool[np.ndarray, " rows"]:
-        """True where the column says so: booleans, 0 and 1, or words; False where it says nothing."""
+        """Return a column of booleans, 0 and 1, or words as flags; a missing value is False."""
         column = self.file.column(name)
         if _is_text(column.type):
             codes, values = self._encode(name, column)
@@ -186,7 +189,7 @@ class Rows:
         return as_flags(values, f"{self.source}: column {name!r}", first_row=1)
 
     def labels(self, names: Sequence[str]) -> Integer[np.ndarray, " rows"]:
-        """Numbers that are equal where all these columns are, in the order in which they first appear."""
+        """Return one number for each combination of values of these columns, numbered by first appearance."""
         combined = np.zeros(self.rows, np.int64)
         for name in names:
             codes, values = self._encode(name, self.file.column(name))
@@ -195,7 +198,7 @@ class Rows:
         return np.argsort(np.argsort(first))[inverse]
 
     def times(self, name: str) -> Shaped[np.ndarray, " rows"]:
-        """A column to sort by: numbers or times."""
+        """Return a column of numbers or times, to sort by."""
         column = self.file.column(name)
         self._note_missing(name, column)
         if _is_text(column.type):
@@ -209,7 +212,7 @@ class Rows:
         return column.to_numpy()
 
     def _encode(self, name: str, column: pa.ChunkedArray) -> tuple[Integer[np.ndarray, " rows"], list]:
-        """A code for each row and the values the codes stand for; a missing value has the code after the last."""
+        """Return a code for each row, and the values of the codes; a missing value has the code after the last."""
         self._note_missing(name, column)
         encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         encoded = encoded.unify_dictionaries().combine_chunks()
@@ -221,11 +224,12 @@ class Rows:
             self.missing[name] = column.is_null().to_numpy()
 
     def missing_in_all(self, names: Sequence[str]) -> Bool[np.ndarray, " rows"]:
+        """Return the rows in which all these columns are missing."""
         nothing = np.zeros(self.rows, bool)
         return np.logical_and.reduce([self.missing.get(name, nothing) for name in names])
 
     def require_filled(self, may_miss: Collection[str], *, except_in: Bool[np.ndarray, " rows"]) -> None:
-        """Raise at the first missing value, unless it is in one of these columns and one of these rows."""
+        """Raise if a value is missing, except in the `may_miss` columns of the `except_in` rows."""
         for name, missing in self.missing.items():
             wrong = missing & ~except_in if name in may_miss else missing
             if wrong.any():

@@ -1,4 +1,4 @@
-"""Which column of a table holds what: named by the user, or guessed from the usual names."""
+"""What each column of a table holds: named by the user, or guessed from the usual names."""
 
 import re
 import tomllib
@@ -13,7 +13,7 @@ from trajstitch.formats.files import require_readable
 from trajstitch.formats.spellings import SPELLINGS
 
 MOST_LISTED = 30
-"""Column names that fit an error's line."""
+"""Most column names to list in one line."""
 
 USUAL: dict[str, tuple[str, ...]] = {
     "episode": (*SPELLINGS["episodes"], "episode_index"),
@@ -26,33 +26,33 @@ USUAL: dict[str, tuple[str, ...]] = {
     "done": (*SPELLINGS["done"], "next.done"),
     "next_observations": SPELLINGS["next_observations"],
 }
-"""Names to look for, LeRobot's among them; observations and actions also as obs_x, obs.x, obs[0] or obs0."""
+"""Names to look for, including LeRobot's; observations and actions also as obs_x, obs.x, obs[0] or obs0."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a table hold what. Whatever is not given is guessed from the usual names."""
+    """What the columns of a table hold. What is not given is guessed from the usual names."""
 
     episode: tuple[str, ...] = ()
-    """Columns that together name the episode a row belongs to; without any, the end flags divide the rows."""
+    """Columns that together identify a row's episode; without any, episodes end at the end flags."""
     step: str | None = None
-    """Column, a number or a time, that orders an episode's rows; without it the order of the file counts."""
+    """Column with a number or time that orders an episode's rows; without it they are in the file's order."""
     observations: tuple[str, ...] = ()
-    """Observation columns, in order; * stands for any text, as in joint_*."""
+    """Observation columns, in order; * matches any text, as in joint_*."""
     actions: tuple[str, ...] = ()
-    """Action columns, in order; * stands for any text."""
+    """Action columns, in order; * matches any text."""
     reward: str | None = None
     """Column with the reward of the row's action."""
     terminated: str | None = None
-    """Column that is true where an episode came to its own end: a fall, a goal reached."""
+    """Column that is true where an episode terminated by itself: a fall, a goal reached."""
     truncated: str | None = None
-    """Column that is true where an episode was cut off though the world went on: a time limit, the log's end."""
+    """Column that is true where an episode was cut off from outside: a time limit, the end of the log."""
     done: str | None = None
-    """Column that is true where an episode ended for whatever reason, if that is all the log knows."""
+    """Column that is true where an episode ended, if the log doesn't tell terminated from truncated."""
     next_observations: tuple[str, ...] = ()
     """Columns with the observation after the row's action, in the order of the observation columns."""
     environment: str | None = None
-    """Gymnasium's name of the environment the log comes from, such as Hopper-v5, to evaluate policies in."""
+    """Gymnasium id of the environment to evaluate policies in, such as Hopper-v5."""
     action_low: tuple[float, ...] = ()
     """Lowest allowed action: one number for all action columns, or one for each."""
     action_high: tuple[float, ...] = ()
@@ -60,7 +60,7 @@ class Columns:
 
     @classmethod
     def from_toml(cls, path: Path) -> Self:
-        """Read a mapping from a TOML file whose keys are the names of these fields."""
+        """Read the columns from a TOML file whose keys are the names of these fields."""
         require_readable(path)
         try:
             given = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -76,7 +76,7 @@ class Columns:
 
 
 def resolve(columns: Columns, names: Sequence[str], source: str) -> tuple[Columns, tuple[str, ...]]:
-    """The columns by their full names, and which of the fields were guessed."""
+    """Return the columns by their full names, and the names of the fields that were guessed."""
     given = {name for name in USUAL if getattr(columns, name)}
     distinct = list(dict.fromkeys(names))
     chosen: dict[str, Any] = {}
@@ -97,7 +97,7 @@ def resolve(columns: Columns, names: Sequence[str], source: str) -> tuple[Column
         if not chosen[name]:
             what = f"which column is the {name}" if name == "reward" else f"which columns are the {name}"
             raise InputError(
-                f"{source}: can't tell {what}: name {'it' if name == 'reward' else 'them'} with --columns.{name}; the "
+                f"{source}: can't tell {what}: name {'it' if name == 'reward' else 'them'} with `columns.{name}`; the "
                 f"file has {listed(names)}"
             )
     _require_distinct(chosen, names, source)
@@ -106,7 +106,7 @@ def resolve(columns: Columns, names: Sequence[str], source: str) -> tuple[Column
 
 
 def describe(columns: Columns, which: Collection[str]) -> str:
-    """Some of a mapping's fields in words: observations = x, y; reward = r."""
+    """Return some of the fields as text: observations = x, y; reward = r."""
     parts = []
     for name in which:
         value = getattr(columns, name)
@@ -120,7 +120,7 @@ def _matching(pattern: str, field: str, names: Sequence[str], source: str) -> Se
     found = _in_order(re.compile(re.escape(pattern).replace(r"\*", "(.*)")), names)
     if not found:
         raise InputError(
-            f"{source}: has no column {pattern!r}{did_you_mean(pattern, names)}, which --columns.{field} names; it has "
+            f"{source}: has no column {pattern!r}{did_you_mean(pattern, names)}, as `columns.{field}` says; it has "
             f"{listed(names)}"
         )
     return found
@@ -136,12 +136,12 @@ def _guess(field: str, names: Sequence[str], source: str) -> tuple[str, ...]:
             groups.append(found)
     if len(groups) > 1 and field != "step":
         likely = " and ".join(listed(group, most=2) for group in groups)
-        raise InputError(f"{source}: {likely} all look like the {field}: choose with --columns.{field}")
+        raise InputError(f"{source}: {likely} all look like the {field}: choose with `columns.{field}`")
     return groups[0] if groups else ()
 
 
 def _in_order(pattern: re.Pattern[str], names: Sequence[str]) -> tuple[str, ...]:
-    """The names that match: in the order of their numbers if they are numbered, else in the file's order."""
+    """Return the names that match: in the order of their numbers if all have one, else in the file's order."""
     matches = [match for name in names if (match := pattern.fullmatch(name))]
     texts = ["".join(text or "" for text in match.groups()).strip("]") for match in matches]
     if all(text.isdecimal() for text in texts):
@@ -150,7 +150,7 @@ def _in_order(pattern: re.Pattern[str], names: Sequence[str]) -> tuple[str, ...]
 
 
 def _require_distinct(chosen: dict[str, Any], names: Sequence[str], source: str) -> None:
-    """An observation may also be the clock, but an action that is an observation too, say, is a slip."""
+    """Raise if a column has two roles; only the episode and step columns may also be observations."""
     used: list[str] = []
     for name, value in chosen.items():
         if name not in ("episode", "step") and value:
@@ -176,6 +176,7 @@ def _from_toml(value: Any, key: str, default: Any, path: Path) -> Any:
 
 
 def listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
+    """Return column names as text, shortened if there are more than `most`."""
     if len(names) <= most:
         return ", ".join(names) or "no columns"
     return f"{', '.join(names[: most - 1])}, ... {names[-1]} ({len(names)} columns)"

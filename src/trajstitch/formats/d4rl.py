@@ -1,15 +1,15 @@
-"""D4RL's HDF5 files: one row a step under the names observations, actions, rewards, terminals and timeouts.
+"""D4RL's HDF5 files: one row per step in the arrays observations, actions, rewards, terminals and timeouts.
 
-The v2 files hold next_observations too, the v0 files don't, and some v0 files have no timeouts either. We write v2
-files, and beside D4RL's own arrays:
+The v2 files have next_observations too, the v0 files don't, and some v0 files have no timeouts either. We write v2
+files with some arrays of our own:
 
-metadata/trajstitch     our metadata as JSON text, which makes the file ours: everything comes back as it was
-infos/episode           each row's episode
-infos/truncated         the truncations, where they are not the timeouts
-infos/provenance/*      where each step comes from, if the data knows
+metadata/trajstitch     our metadata as JSON text; files that have it are read back exactly as they were saved
+infos/episode           the episode of each row
+infos/truncated         the truncations, if they differ from the timeouts
+infos/provenance/*      where each step comes from, if the data has provenance
 
-D4RL's readers take the next row as the next state unless a row is marked, and some refuse rows that are marked twice:
-so `timeouts` are all the ends that are not terminations, whatever the data knows of them.
+D4RL's readers take the next row as the next state unless a row is flagged, and some refuse rows with both flags. So
+`timeouts` is true at every end of an episode that is not a termination, also if the data doesn't call it a truncation.
 """
 
 from dataclasses import fields, replace
@@ -39,6 +39,7 @@ ARRAYS = ("observations", "actions", "rewards", "terminals", "timeouts", "next_o
 
 
 def load(location: str) -> Trajectories:
+    """Load a D4RL file, ours or anybody's."""
     path, source = Path(location), f"d4rl:{location}"
     with hdf5.reading(path, source) as file:
         if OURS in file:
@@ -47,6 +48,7 @@ def load(location: str) -> Trajectories:
 
 
 def save(data: Trajectories, location: str, *, force: bool) -> None:
+    """Write a D4RL v2 file. Episodes without steps are left out."""
     empty = int((data.lengths == 0).sum())
     if empty == len(data):
         raise InputError(f"d4rl:{location}: the data has no steps, so there are no rows to write")
@@ -60,7 +62,7 @@ def save(data: Trajectories, location: str, *, force: bool) -> None:
 
 
 class _Rows:
-    """A file's arrays, each checked before it is used."""
+    """The arrays of a file, each checked when it is used."""
 
     def __init__(self, file: h5py.File, source: str) -> None:
         self.file, self.source = file, source
@@ -74,9 +76,9 @@ class _Rows:
         if found.dtype.kind not in kinds:
             wanted = "floating-point numbers" if kinds == "f" else "numbers"
             raise InputError(f"{self.source}: {key} has dtype {found.dtype}: expected {wanted}")
-        # Some of D4RL's own files hold columns of one number.
+        # Some of D4RL's own files have shape (steps, 1) here.
         if len(found.shape) != rank and not (rank == 1 and found.shape[1:] == (1,)):
-            wanted = "one row a step, (steps, size)" if rank == 2 else "one number a step, (steps,)"
+            wanted = "one row per step, (steps, size)" if rank == 2 else "one number per step, (steps,)"
             raise InputError(f"{self.source}: {key} has shape {found.shape}: expected {wanted}")
         if key != "rewards" and found.shape[0] != self.rows:
             raise InputError(
@@ -166,7 +168,7 @@ def _from_foreign(file: h5py.File, name: str, source: str) -> Trajectories:
 
 
 def _time_outs(terminated: Bool[np.ndarray, " rows"], limit: int) -> Bool[np.ndarray, " rows"]:
-    """Where episodes reached the time limit, if terminations are the only other ends."""
+    """Return where episodes reach the time limit, if they end only there and at terminations."""
     truncated = np.zeros(len(terminated), bool)
     start = 0
     for stop in (*(np.flatnonzero(terminated) + 1), len(terminated)):
@@ -176,7 +178,7 @@ def _time_outs(terminated: Bool[np.ndarray, " rows"], limit: int) -> Bool[np.nda
 
 
 def _others(file: h5py.File) -> tuple[dict[str, Any], list[str]]:
-    """What else the file says about itself (texts and numbers under metadata), and the names of the rest."""
+    """Return the file's own metadata (texts and numbers), and the names of what is left out."""
     extra: dict[str, Any] = {}
     left_out = [str(key) for key in file if key not in (*ARRAYS, "metadata")]
     described = file.get("metadata")
@@ -194,9 +196,7 @@ def _others(file: h5py.File) -> tuple[dict[str, Any], list[str]]:
 
 
 def _write(file: hdf5.Output, data: Trajectories, description: str) -> None:
-    ends = np.zeros(data.steps, bool)
-    ends[data.offsets[1:][data.lengths > 0] - 1] = True
-    timeouts = (data.truncated | ends) & ~data.terminated
+    timeouts = (data.truncated | data.last_of_episode) & ~data.terminated
     columns = {
         "actions": data.actions,
         "rewards": data.rewards,

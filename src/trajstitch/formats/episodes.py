@@ -1,9 +1,9 @@
-"""Minari's HDF5 layout: one group an episode, one dataset an array (in nested groups where a space is a Dict).
+"""Minari's HDF5 layout: one group per episode, one dataset per array (in nested groups if a space is a Dict).
 
-Minari itself goes through h5py's high-level objects, which takes longer than moving the data. Here the low-level ones
-read straight into the flat arrays and write straight from them.
+Minari uses h5py's high-level objects, which takes longer than moving the data. Here the low-level ones read directly
+into the flat arrays and write directly from them.
 
-Provenance lies in the infos, where Minari expects T+1 rows: one for the reset, then one a step.
+Provenance is in the infos, where Minari expects T+1 rows: one for the reset, then one per step.
 """
 
 from dataclasses import dataclass, fields
@@ -16,7 +16,7 @@ from gymnasium import Space
 from h5py import h5a, h5d, h5g, h5p, h5s, h5t  # pyright: ignore[reportAttributeAccessIssue]
 from jaxtyping import Integer, Shaped
 
-from trajstitch.data import spaces
+from trajstitch.data import ragged, spaces
 from trajstitch.data.trajectories import Provenance, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import hdf5
@@ -27,20 +27,21 @@ FLAGS = {"terminated": "terminations", "truncated": "truncations"}
 PROVENANCE = {item.name: f"infos/provenance/{item.name}" for item in fields(Provenance)}
 
 LARGEST_CHUNK = 1 << 20
-"""Bytes. An array of a shorter episode is one chunk, so it is read and written in one go."""
+"""Bytes. A smaller array is one chunk, so it is read and written in one call."""
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One dataset of every episode, and the array that holds them one after the other."""
+    """One dataset of each episode, and the array that holds them one after the other."""
 
     path: str
-    """Its place in an episode's group."""
+    """The dataset's path in an episode's group."""
     rows: Shaped[np.ndarray, "rows ..."]
     extra: int = 0
-    """Rows an episode has beyond its steps: 1 for observations and infos."""
+    """Rows of an episode in addition to its steps: 1 for observations and infos."""
 
     def of(self, episode: int, offsets: Integer[np.ndarray, " episodes+1"]) -> Shaped[np.ndarray, "rows ..."]:
+        """Return the rows of one episode."""
         start, stop = offsets[episode] + episode * self.extra, offsets[episode + 1] + (episode + 1) * self.extra
         return self.rows[start:stop]
 
@@ -55,7 +56,7 @@ def _path(name: str, leaf: tuple[str, ...]) -> str:
 def read(
     path: Path, observation_space: Space, action_space: Space, episodes: int, source: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """The arguments of Trajectories that a file's first episodes hold, and the names of what is left out."""
+    """Return the first `episodes` of a file as arguments of Trajectories, and the names of what is left out."""
     with hdf5.reading(path, source) as file:
         offsets = _offsets(file, episodes, source)
         first = file["episode_0"]
@@ -79,7 +80,7 @@ def read(
     arrays = {part.path: part.rows for part in parts}
     provenance = None
     if stitched:
-        steps = np.arange(offsets[-1]) + np.repeat(np.arange(episodes), np.diff(offsets)) + 1
+        steps = np.arange(offsets[-1]) + ragged.owners(np.diff(offsets)) + 1
         provenance = Provenance(**{name: arrays[path][steps] for name, path in PROVENANCE.items()})
     return {
         "observations": _join("observations", observation_space, arrays),
@@ -101,13 +102,13 @@ def _offsets(file: h5py.File, episodes: int, source: str) -> Integer[np.ndarray,
                 f"{source}: episode {episode} of {episodes:,} is missing or has no rewards: download or save it again"
             ) from error
         if len(shape) != 1:
-            raise InputError(f"{source}: episode {episode}: rewards have shape {shape}: expected one number a step")
+            raise InputError(f"{source}: episode {episode}: rewards have shape {shape}: expected one number per step")
         lengths[episode] = shape[0]
-    return np.concatenate(([0], np.cumsum(lengths)))
+    return ragged.offsets_of(lengths)
 
 
 def _dtype(first: h5py.Group, name: str, source: str) -> np.dtype:
-    """The dtype to read an array in: its own, but floating-point where numbers are meant."""
+    """Return the dtype to read an array in: its own, but floating-point for rewards stored as integers."""
     stored = first.get(name)
     if not isinstance(stored, h5py.Dataset):
         raise InputError(f"{source}: episode 0 holds no {name} (it has {', '.join(first)}): save it again")
@@ -138,7 +139,7 @@ def _fill(file: h5py.File, parts: list[_Part], offsets: Integer[np.ndarray, " ep
                 if not np.can_cast(dataset.dtype, part.rows.dtype):
                     raise InputError(
                         f"{source}: episode {episode}: {part.path} have dtype {dataset.dtype}, but "
-                        f"{part.rows.dtype} in episode 0: store them alike"
+                        f"{part.rows.dtype} in episode 0: store both with one dtype"
                     )
                 dataset.read(h5s.ALL, h5s.ALL, target, kind)
             advance(int(offsets[episode + 1] - offsets[episode]))
@@ -174,7 +175,7 @@ def write(
     integer, scalar = h5t.py_create(np.dtype(np.int64)), h5s.create(h5s.SCALAR)
     nested = h5p.create(h5p.LINK_CREATE)
     nested.set_create_intermediate_group(True)
-    # Each chunk is written once: a cache would only copy it.
+    # Each chunk is written once, so a cache would only copy it.
     uncached = h5p.create(h5p.DATASET_ACCESS)
     uncached.set_chunk_cache(0, 0, 1.0)
     layouts: dict[tuple[int, int], tuple[h5s.SpaceID, h5p.PropDCID]] = {}
@@ -193,7 +194,7 @@ def write(
 
 
 def _layout(rows: Shaped[np.ndarray, "rows ..."]) -> tuple[h5s.SpaceID, h5p.PropDCID]:
-    """An array's space and chunks; it can grow, since Minari appends to episodes."""
+    """Return an array's dataspace and chunks; it is extensible, since Minari appends to episodes."""
     row = max(1, rows[:1].nbytes)
     plan = h5p.create(h5p.DATASET_CREATE)
     plan.set_chunk((max(1, min(len(rows), LARGEST_CHUNK // row)), *rows.shape[1:]))
@@ -202,7 +203,7 @@ def _layout(rows: Shaped[np.ndarray, "rows ..."]) -> tuple[h5s.SpaceID, h5p.Prop
 
 
 def _with_reset(values: Shaped[np.ndarray, " steps"], data: Trajectories) -> Shaped[np.ndarray, "steps+episodes"]:
-    """One value an observation: nothing for the first of an episode, then those of the steps."""
+    """Return one value per observation: a placeholder for an episode's first, then those of its steps."""
     nothing = {"f": np.nan, "i": -1, "u": 0, "b": False}[values.dtype.kind]
     rows = np.full(data.steps + len(data), nothing, values.dtype)
     rows[data.state_rows + 1] = values

@@ -1,4 +1,4 @@
-"""HDF5 files: every way in which one can't be read or written, as one clear error."""
+"""Open HDF5 files to read or write, with one clear error for every way in which that can fail."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,15 +12,16 @@ from trajstitch.errors import InputError
 from trajstitch.formats.files import require_readable
 
 CHUNK_CACHE = 16 << 20
-"""Bytes a dataset: reading compressed data in blocks then unpacks no chunk twice."""
+"""Bytes per dataset: reading compressed data in blocks then unpacks no chunk twice."""
 
 LARGEST_METADATA_CACHE = 4 << 20
-"""Bytes. With HDF5's own 32 MB, a file of many short episodes takes three times its size in memory, and longer."""
+"""Bytes. With HDF5's default of 32 MB, a file of many short episodes needs three times its size in memory, and more
+time."""
 
 
 @contextmanager
 def reading(path: Path, source: str) -> Iterator[h5py.File]:
-    """Open a file to read only; `source` names it in errors."""
+    """Open a file read-only; `source` names it in errors."""
     require_readable(path)
     try:
         file = h5py.File(path, "r", locking="best-effort", rdcc_nbytes=CHUNK_CACHE)
@@ -40,18 +41,18 @@ def reading(path: Path, source: str) -> Iterator[h5py.File]:
 
 
 class Output(h5py.File):
-    """A file that is being written: `check` it now and then."""
+    """A file that is being written: call `check` from time to time."""
 
     disk: "_Disk"
 
     def check(self) -> None:
-        """Raise if something could not be written."""
+        """Raise if something couldn't be written."""
         self.disk.check()
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[Output]:
-    """Create a file. What the disk does not take raises the system's own OSError, here or in `check`."""
+    """Create a file. If the disk is full or fails, the system's OSError is raised here or by `check`."""
     with _Disk(path, "w+") as disk:
         try:
             with Output(disk, "w", track_order=True) as file:
@@ -65,8 +66,10 @@ def writing(path: Path) -> Iterator[Output]:
 
 
 class _Disk(FileIO):
-    """Where HDF5 writes, as far as it can tell without fail: a file whose data HDF5 can't write it never closes, prints
-    tracebacks about, and crashes on later. So errors are kept here, and what follows one is dropped."""
+    """A file object that never fails for HDF5: it keeps the first error and drops everything written after it.
+
+    If a write fails inside HDF5, it never closes the file, prints tracebacks, and crashes later.
+    """
 
     error: OSError | None = None
 

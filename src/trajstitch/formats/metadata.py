@@ -1,4 +1,4 @@
-"""Metadata as one JSON text, for formats that have a place for a text (NPZ, Parquet)."""
+"""Metadata as one JSON text, for formats that can store a text (NPZ, D4RL, Parquet)."""
 
 import json
 from dataclasses import asdict, replace
@@ -8,11 +8,12 @@ from trajstitch.data.trajectories import Finding, Metadata
 from trajstitch.errors import InputError
 
 FORMAT = "trajstitch 1"
-"""Marks a text as ours, and its version."""
+"""Marks a text as written by trajstitch, and its version."""
 SPACES = ("observation_space", "action_space")
 
 
 def to_json(metadata: Metadata) -> str:
+    """Return the metadata as JSON text."""
     stored = asdict(replace(metadata, observation_space=None, action_space=None))
     for name in SPACES:
         space = getattr(metadata, name)
@@ -21,7 +22,7 @@ def to_json(metadata: Metadata) -> str:
 
 
 def from_json(text: str, source: str) -> Metadata:
-    """The inverse of `to_json`, except that the source is now the place it was read from."""
+    """Return the metadata that `to_json` wrote, with `source` as its source."""
     try:
         stored = json.loads(text)
         if stored.pop("format") != FORMAT:
@@ -38,7 +39,7 @@ def from_json(text: str, source: str) -> Metadata:
 
 
 def is_ours(text: str) -> bool:
-    """Whether a text in a file is the metadata that trajstitch writes."""
+    """Return whether a text is metadata that trajstitch wrote."""
     try:
         stored = json.loads(text)
     except json.JSONDecodeError:

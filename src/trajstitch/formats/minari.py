@@ -1,7 +1,7 @@
-"""Minari data sets, by their id: read from the local store (or Minari's remotes) and written to it.
+"""Minari data sets by their id: read from the local store (or downloaded into it) and written to it.
 
-A set is a folder ID/data with metadata.json and, unless it is stored in Minari's Arrow formats, main_data.hdf5, whose
-layout `episodes` knows.
+A set is a folder ID/data with metadata.json and main_data.hdf5, whose layout is in `episodes`. Sets in Minari's Arrow
+formats have other files, which Minari itself reads.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from urllib.request import getproxies
 import numpy as np
 from gymnasium import Space
 
-from trajstitch.data import spaces
+from trajstitch.data import ragged, spaces
 from trajstitch.data.trajectories import Finding, Metadata, Trajectories
 from trajstitch.errors import InputError, did_you_mean
 from trajstitch.formats import episodes, hdf5
@@ -37,16 +37,16 @@ METADATA_FILE = "metadata.json"
 NAMESPACE_FILE = "namespace_metadata.json"
 
 STORED = {"rewards": "rewards", "terminations": "terminated", "truncations": "truncated"}
-"""What Minari calls a step's scalars, and what we do."""
+"""Minari's names of a step's scalars, and ours."""
 
 WRITTEN_VERSION = "0.5.3"
-"""The oldest Minari that reads what we write: a reader refuses sets whose version it doesn't know yet."""
+"""The oldest Minari that reads what we write: Minari refuses sets of versions newer than itself."""
 
 OWN_KEYS = {
     *("dataset_id", "minari_version", "data_format", "jpeg_encoding", "dataset_size", "total_episodes", "total_steps"),
     *("observation_space", "action_space", "env_spec", "eval_env_spec"),
 }
-"""Keys of metadata.json that describe how and what a set stores; everything else is handed on as `extra`."""
+"""Keys of metadata.json that describe how and what a set stores; all others become the metadata's `extra`."""
 
 
 def load(location: str) -> Trajectories:
@@ -64,7 +64,7 @@ def load(location: str) -> Trajectories:
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
     if stored["total_episodes"] < 1:
-        raise InputError(f"{source}: the data set has no episodes: there is nothing to work with")
+        raise InputError(f"{source}: the data set has no episodes")
     if stored["data_format"] == "hdf5":
         file = folder / "data" / DATA_FILE
         arrays, left_out = episodes.read(file, observation_space, action_space, stored["total_episodes"], source)
@@ -97,7 +97,7 @@ def load(location: str) -> Trajectories:
 def save(data: Trajectories, location: str, *, force: bool) -> None:
     """Write a set that Minari itself loads, whole or not at all."""
     require_free(location, force=force)
-    # Without a space of their own, the rows are vectors.
+    # Rows without a recorded space are vectors.
     observation_space = data.metadata.observation_space or spaces.vector(data.observation_size, data.observations.dtype)
     action_space = data.metadata.action_space or spaces.vector(data.action_size, data.actions.dtype)
     for name, space, size in (
@@ -117,6 +117,7 @@ def save(data: Trajectories, location: str, *, force: bool) -> None:
 
 
 def require_free(location: str, *, force: bool) -> None:
+    """Raise unless the set may be written to the local store."""
     _require_id(location)
     folder = stored_at(location)
     for parent in _inside_store(folder.parent):
@@ -131,12 +132,12 @@ def require_free(location: str, *, force: bool) -> None:
 
 
 def exists(location: str) -> bool:
-    """Whether the local store holds the set."""
+    """Return whether the local store has the whole set."""
     return _is_complete(stored_at(location))
 
 
 def local_sets() -> dict[str, dict[str, int]]:
-    """Every set of the local store, with its numbers of episodes and steps."""
+    """Return every set of the local store, with its numbers of episodes and steps."""
     import minari
 
     stored_at("")
@@ -157,7 +158,7 @@ def _require_id(identifier: str) -> None:
     except (ValueError, TypeError):
         valid = False
     else:
-        # Minari's rule lets these two pass, but its store can't hold them.
+        # Minari accepts these two, but its store can't hold them.
         valid = "//" not in identifier and "data" not in identifier.split("/")
     if not valid:
         raise InputError(
@@ -167,6 +168,7 @@ def _require_id(identifier: str) -> None:
 
 
 def stored_at(location: str = "") -> Path:
+    """Return the folder of a set in the local store; the store's own without an id."""
     from minari.storage import get_dataset_path
 
     try:
@@ -178,7 +180,7 @@ def stored_at(location: str = "") -> Path:
 
 
 def _inside_store(folder: Path) -> Iterator[Path]:
-    """The folder and those above it, up to the store's root but without it."""
+    """Yield the folder and those above it, up to but without the store's root."""
     root = stored_at()
     while folder != root:
         yield folder
@@ -186,7 +188,7 @@ def _inside_store(folder: Path) -> Iterator[Path]:
 
 
 def _is_complete(folder: Path) -> bool:
-    """Whether a set is there; an interrupted download leaves a folder without its metadata."""
+    """Return whether a set is complete; an interrupted download leaves a folder without metadata."""
     return (folder / "data" / METADATA_FILE).is_file()
 
 
@@ -206,7 +208,7 @@ def _download(identifier: str) -> None:
     except ValueError as error:
         raise _not_there(identifier, "and Minari's remote has no such set that this Minari reads") from error
     except Exception as error:
-        # Whatever the remote's library raises: no network, no such repository, no space.
+        # The remote's library raises errors of many types: no network, no such repository, no space.
         reason = str(error).partition("\n")[0]
         raise _not_there(identifier, f"and could not be downloaded ({type(error).__name__}: {reason})") from error
     if not _is_complete(stored_at(identifier)):
@@ -214,7 +216,7 @@ def _download(identifier: str) -> None:
 
 
 def _remote_answers() -> bool:
-    """Whether the default remote's host answers at all: its library would retry for half a minute to find out."""
+    """Return whether the default remote's host answers: its library would retry for half a minute."""
     try:
         from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
     except ImportError:
@@ -241,7 +243,7 @@ def _not_there(identifier: str, why: str) -> InputError:
 
 @contextlib.contextmanager
 def _namespaces_of(folder: Path) -> Iterator[None]:
-    """Register the namespaces above a set that is written in the block, unless that fails."""
+    """Register the namespaces above a set after the block that writes it, unless the block fails."""
     yield
     made = []
     try:
@@ -277,13 +279,15 @@ def _spaces(stored: dict[str, Any], folder: Path, source: str) -> tuple[Space, S
     try:
         if "observation_space" in stored and "action_space" in stored:
             return spaces.from_json(stored["observation_space"]), spaces.from_json(stored["action_space"])
-        # Older sets leave them to the environment, which Minari starts.
+        # Older sets don't record them: Minari starts the environment to get them.
         from minari.dataset.minari_storage import MinariStorage
 
         storage = MinariStorage.read(folder)
         return storage.observation_space, storage.action_space
     except Exception as error:
-        raise InputError(f"{source}: its spaces can't be told ({error}): install its environment's package") from error
+        raise InputError(
+            f"{source}: its spaces can't be read ({error}): install the package of its environment"
+        ) from error
 
 
 def _metadata(
@@ -318,7 +322,7 @@ def _metadata(
 def _read_by_minari(
     folder: Path, observation_space: Space, action_space: Space, source: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """What `episodes.read` gives, for the formats that only Minari knows: slower, and in twice the memory."""
+    """Return what `episodes.read` returns, for formats that only Minari reads: slower, with twice the memory."""
     from minari.dataset.minari_storage import MinariStorage
 
     columns: dict[str, list[np.ndarray]] = {name: [] for name in ("observations", "actions", *STORED.values())}
@@ -334,8 +338,8 @@ def _read_by_minari(
                 infos = [f"infos/{name}" for name in episode["infos"] or ()]
                 advance(len(episode["rewards"]))
     except Exception as error:
-        # Minari raises whatever Arrow or its own code does on files it can't read.
+        # Minari raises errors of many types, its own and Arrow's.
         reason = str(error).partition("\n")[0]
         raise InputError(f"{source}: Minari can't read it ({reason}): download or save it again") from error
-    offsets = np.cumsum([0, *(len(part) for part in columns["rewards"])])
+    offsets = ragged.offsets_of(np.array([len(part) for part in columns["rewards"]]))
     return {**{name: np.concatenate(parts) for name, parts in columns.items()}, "offsets": offsets}, infos

@@ -1,6 +1,6 @@
-"""NPZ files: our own layout, which keeps everything, and the flat rows that other people save.
+"""NPZ files: our own layout, which keeps everything, and flat rows as other people save them.
 
-Our layout, for T steps in E episodes (never pickled):
+Our layout, for T steps in E episodes (nothing is pickled):
 
 observations    (T+E, n) floats     each episode's T_e+1 observations, one episode after the other
 actions         (T, m) floats
@@ -8,13 +8,13 @@ rewards         (T,) floats
 terminated      (T,) booleans
 truncated       (T,) booleans
 offsets         (E+1,) integers     where each episode's steps start, then T
-metadata        JSON text           see `metadata.to_json`; may be missing in a file of your own making
+metadata        JSON text           see `metadata.to_json`; optional
 provenance_*    (T,)                one array per field of Provenance, if the data has it
 
-Any other file holds one row a step under one of the usual names (`spellings.SPELLINGS`). Episodes end at the flags and
-where the episode label changes; or `offsets`, `episode_ends` or `episode_starts` give them. Floats keep their dtype,
-integer and boolean observations and rewards become float32 (float64 where float32 would round them), and integer
-actions are refused: they are choices, not quantities.
+Any other file has one row per step in arrays with the usual names (`spellings.SPELLINGS`). Episodes end at the flags
+and where the episode label changes, or are given by `offsets`, `episode_ends` or `episode_starts`. Floats keep their
+dtype, integer and boolean observations and rewards become float32 (float64 if float32 would round them), and integer
+actions are refused, since discrete actions are not supported.
 """
 
 import zipfile
@@ -27,11 +27,12 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Integer, Shaped
 
+from trajstitch.data import ragged
 from trajstitch.data.trajectories import Finding, Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import files
 from trajstitch.formats.metadata import from_json, is_ours, to_json
-from trajstitch.formats.rows import from_rows
+from trajstitch.formats.rows import from_rows, last_rows
 from trajstitch.formats.spellings import SPELLINGS, as_flags, ends, spelling_of
 from trajstitch.storage import atomic
 
@@ -45,6 +46,7 @@ EXACT_IN_FLOAT32 = 1 << 24
 
 
 def load(location: str) -> Trajectories:
+    """Load an NPZ file, ours or anybody's."""
     path, source = Path(location), f"npz:{location}"
     files.require_readable(path)
     with _reading(path) as archive:
@@ -55,6 +57,7 @@ def load(location: str) -> Trajectories:
 
 
 def save(data: Trajectories, location: str, *, force: bool) -> None:
+    """Write an NPZ file in our layout, without compression."""
     arrays = {name: getattr(data, name) for name in ARRAYS}
     if data.provenance is not None:
         arrays |= {f"provenance_{item.name}": getattr(data.provenance, item.name) for item in fields(Provenance)}
@@ -84,13 +87,13 @@ def _reading(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
         if "pickle" in str(error):
             raise InputError(
                 f"{path}: holds pickled objects, which can run code and are never loaded: save plain arrays "
-                "(np.savez with numeric arrays, one row a step)"
+                "(np.savez with numeric arrays, one row per step)"
             ) from error
         raise InputError(f"{path}: is not an NPZ file that NumPy can read ({error})") from error
 
 
 def _metadata_text(archive: Mapping[str, np.ndarray]) -> str | None:
-    """Our metadata, if this is a file of ours; somebody else's `metadata` may be anything."""
+    """Return our metadata if the file has it; in other people's files, `metadata` may be anything."""
     if "metadata" not in archive:
         return None
     try:
@@ -115,7 +118,7 @@ def _from_foreign(archive: Mapping[str, np.ndarray], metadata: Metadata) -> Traj
     keys = {part: spelling_of(part, archive.keys(), source) for part in SPELLINGS}
 
     def take(part: str, rows: int | None = None) -> tuple[np.ndarray, str]:
-        """The array that holds `part`, which must have that many rows, and how an error about it starts."""
+        """Return the array of `part`, which must have `rows` rows if given, and its name for errors."""
         key = keys[part]
         if key is None:
             raise InputError(
@@ -125,7 +128,7 @@ def _from_foreign(archive: Mapping[str, np.ndarray], metadata: Metadata) -> Traj
         array = archive[key]
         if rows is not None and array.ndim and len(array) != rows:
             raise InputError(
-                f"{source}: {key} has {len(array):,} rows, but {keys['rewards']} has {rows:,}: one row a step, please"
+                f"{source}: {key} has {len(array):,} rows, but {keys['rewards']} has {rows:,}: give one row per step"
             )
         return array, f"{source}: {key}"
 
@@ -160,7 +163,7 @@ def _from_foreign(archive: Mapping[str, np.ndarray], metadata: Metadata) -> Traj
         labels = _column(*take("episodes", rows))
     elif dividers:
         offsets = _offsets(_column(archive[dividers[0]], f"{source}: {dividers[0]}"), dividers[0], rows, source)
-        labels = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+        labels = ragged.owners(np.diff(offsets))
     elif flags or len(observations) == rows + 1:
         labels = np.zeros(rows, np.int8)
     else:
@@ -171,14 +174,11 @@ def _from_foreign(archive: Mapping[str, np.ndarray], metadata: Metadata) -> Traj
     if len(observations) == rows:
         return from_rows(observations, actions, rewards, terminated, truncated, following, metadata, labels)
     if offsets is None:
-        cuts = terminated | truncated
-        cuts[:-1] |= labels[1:] != labels[:-1]
-        cuts[-1:] = True
-        offsets = np.concatenate(([0], np.flatnonzero(cuts) + 1))
+        offsets = ragged.offsets_from_ends(last_rows(terminated, truncated, labels))
     if len(observations) != rows + len(offsets) - 1:
         raise InputError(
             f"{source}: {keys['observations']} has {len(observations):,} rows, but {keys['rewards']} has {rows:,} in "
-            f"{len(offsets) - 1:,} episode(s): give one observation a step, or one more for each episode"
+            f"{len(offsets) - 1:,} episode(s): give one observation per step, or one more for each episode"
         )
     arrays = (observations, actions, rewards, terminated, truncated, offsets)
     return _trajectories(dict(zip(ARRAYS, arrays, strict=True)), metadata, None)
@@ -237,7 +237,7 @@ def _floats(array: np.ndarray, where: str) -> Float[np.ndarray, "..."]:
 
 
 def _offsets(array: np.ndarray, name: str, rows: int, source: str) -> Integer[np.ndarray, " episodes+1"]:
-    """Offsets as they are, from where episodes end (the last row or the one after it), or from where they start."""
+    """Return offsets from the array `name`: offsets, episode ends (the last rows or those after them) or starts."""
     if array.dtype == bool and name != "offsets":
         if len(array) != rows:
             raise InputError(f"{source}: {name} has {len(array):,} rows for {rows:,} steps")
@@ -250,5 +250,5 @@ def _offsets(array: np.ndarray, name: str, rows: int, source: str) -> Integer[np
     elif name == "episode_starts":
         array = np.append(array, rows)
     if len(array) < 2 or array[0] != 0 or array[-1] != rows or (np.diff(array) < 0).any():
-        raise InputError(f"{source}: {name} must rise from 0 to the number of steps ({rows:,}), and doesn't")
+        raise InputError(f"{source}: {name} must rise from 0 to the number of steps ({rows:,})")
     return array

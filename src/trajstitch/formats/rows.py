@@ -1,23 +1,24 @@
-"""Logs as flat rows, one a step (D4RL, most NPZ files, tables), cut into episodes."""
+"""Cut logs of flat rows, one per step (D4RL, most NPZ files, tables), into episodes."""
 
 from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
-from jaxtyping import Bool, Float, Integer, Shaped
+from jaxtyping import Bool, Float, Shaped
 
+from trajstitch.data import ragged
 from trajstitch.data.trajectories import Finding, Metadata, Trajectories
 from trajstitch.errors import InputError
 
 MOST_CUTS = 0.2
-"""More unflagged discontinuities than this share of the rows means the rows are not in order at all."""
+"""If more than this share of the rows don't continue in the next row, the rows are not in the logged order."""
 
 BLOCK = 1 << 15
-"""Rows read and compared at a time: enough to be fast, few enough to cost no memory."""
+"""Rows read and compared at a time: enough to be fast, few enough to need little memory."""
 
 
 class Rows(Protocol):
-    """Rows that may still lie in a file: a NumPy array, or an open h5py dataset."""
+    """A NumPy array, or an open h5py dataset whose rows are still in the file."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -34,22 +35,19 @@ def from_rows(
     truncated: Bool[np.ndarray, " rows"],
     next_observations: Rows | None,
     metadata: Metadata,
-    episodes: Integer[np.ndarray, " rows"] | None = None,
+    episodes: Shaped[np.ndarray, " rows"] | None = None,
 ) -> Trajectories:
     """Cut rows into episodes of T steps and T+1 observations.
 
-    An episode ends where a row is terminated or truncated, where `episodes` (a label per row, if given)
-    changes, and where `next_observations` doesn't continue in the next row. Without `next_observations` the
-    state that an episode's last row led to was never recorded; that row is then left out, since inventing a state
-    would poison every model learned from it, and the row before it carries the end flags.
+    An episode ends where a row is terminated or truncated, where `episodes` (a label per row, if given) changes, and
+    where `next_observations` differs from the next row's observation. Without `next_observations`, the next state of an
+    episode's last row was not recorded. That row is then left out, since models would learn from an invented state, and
+    the row before it gets its end flags.
     """
     rows = len(rewards)
     if rows == 0:
         raise InputError(f"{metadata.source}: holds no rows, so no episodes")
-    ends = terminated | truncated
-    if episodes is not None:
-        ends[:-1] |= episodes[1:] != episodes[:-1]
-    ends[-1] = True
+    ends = last_rows(terminated, truncated, episodes)
     if next_observations is None:
         return _without_last_rows(observations, actions, rewards, terminated, truncated, ends, metadata)
     states, breaks = _join(observations, next_observations, ends)
@@ -74,15 +72,28 @@ def from_rows(
         rewards=rewards,
         terminated=terminated,
         truncated=truncated,
-        offsets=np.concatenate(([0], np.flatnonzero(ends) + 1)),
+        offsets=ragged.offsets_from_ends(ends),
         metadata=metadata,
     )
+
+
+def last_rows(
+    terminated: Bool[np.ndarray, " rows"],
+    truncated: Bool[np.ndarray, " rows"],
+    episodes: Shaped[np.ndarray, " rows"] | None,
+) -> Bool[np.ndarray, " rows"]:
+    """Return which rows are the last of an episode, by the flags and by a label per row, if given."""
+    last = terminated | truncated
+    if episodes is not None:
+        last[:-1] |= episodes[1:] != episodes[:-1]
+    last[-1:] = True
+    return last
 
 
 def _join(
     observations: Rows, next_observations: Rows, ends: Bool[np.ndarray, " rows"]
 ) -> tuple[Float[np.ndarray, "rows+episodes observation"], Bool[np.ndarray, " rows"]]:
-    """The states of every episode, its last one included, and the rows where the next row doesn't continue."""
+    """Return the states of every episode, including its last, and which rows don't continue in the next row."""
     rows = len(ends)
     states = np.empty((rows + int(ends.sum()), observations.shape[1]), observations.dtype)
     breaks = np.zeros(rows, bool)
@@ -104,9 +115,9 @@ def _join(
 
 
 def _apart(reached: np.ndarray, following: np.ndarray) -> Bool[np.ndarray, " rows"]:
-    """Whether two records of what should be one state differ by more than rounding to float32 explains.
+    """Return whether two records of one state differ by more than the rounding of float32.
 
-    NaN compares unequal to itself: that is for the NaN check to say, not a break.
+    NaN and infinite values don't count as a difference: another check reports them.
     """
     close = np.isclose(reached, following, rtol=1e-5, atol=1e-6) | ~np.isfinite(reached) | ~np.isfinite(following)
     return np.logical_not(close.all(axis=1))
@@ -133,7 +144,7 @@ def _without_last_rows(
     metadata = _with(
         metadata,
         f"no next_observations: the last row of each of the {len(stops):,} episodes, whose next state was not "
-        f"recorded, is left out{f' ({single:,} episodes of one row vanish)' if single else ''}",
+        f"recorded, is left out{f' ({single:,} episodes of one row are lost)' if single else ''}",
     )
     before = stops[longer] - 2
     terminated, truncated = terminated.copy(), truncated.copy()
@@ -145,7 +156,7 @@ def _without_last_rows(
         rewards=rewards[~ends],
         terminated=terminated[~ends],
         truncated=truncated[~ends],
-        offsets=np.concatenate(([0], np.cumsum(lengths[longer] - 1))),
+        offsets=ragged.offsets_of(lengths[longer] - 1),
         metadata=metadata,
     )
 

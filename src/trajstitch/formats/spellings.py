@@ -1,4 +1,4 @@
-"""What other people call the parts of a log, and how the flags that end an episode are read."""
+"""The usual names of the parts of a log, and how flags that end an episode are read."""
 
 from collections.abc import Collection
 
@@ -27,7 +27,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
 
 
 def spelling_of(part: str, present: Collection[str], source: str) -> str | None:
-    """The name that `part` goes by among those present; two at once are an error, since they may disagree."""
+    """Return the name of `part` among those present, if any; two are an error, since they may disagree."""
     found = [name for name in SPELLINGS[part] if name in present]
     if len(found) > 1:
         raise InputError(f"{source}: {' and '.join(map(repr, found))} both mean {part}: keep one of them")
@@ -35,7 +35,7 @@ def spelling_of(part: str, present: Collection[str], source: str) -> str | None:
 
 
 def as_flags(values: np.ndarray, where: str, first_row: int = 0) -> Bool[np.ndarray, " rows"]:
-    """Flags from booleans, or from numbers that are all 0 or 1; `where` starts the error's line."""
+    """Return flags from booleans, or from numbers that are all 0 or 1; `where` names the array in errors."""
     if values.dtype == bool:
         return values
     if values.dtype.kind not in "iuf":
@@ -56,13 +56,16 @@ def ends(
     rows: int,
     source: str,
 ) -> tuple[Bool[np.ndarray, " rows"], Bool[np.ndarray, " rows"], tuple[Finding, ...]]:
-    """Terminated and truncated, apart, from the flags a log holds; `done` says only that an episode ended."""
+    """Return terminated and truncated flags from those that a log has, and notes for the user.
+
+    `done` only says that an episode ended.
+    """
     nowhere = np.zeros(rows, bool)
     if done is not None and terminated is None:
         if truncated is not None:
-            # Some logs set done at time-outs too and some don't; both come out right.
+            # Some logs set done at time-outs too and some don't: this is right for both.
             return done & ~truncated, truncated, ()
-        detail = "only `done` is there: time-outs can't be told from terminations, so each end counts as terminated"
+        detail = "only 'done' is recorded: time-outs can't be told from terminations, so each end counts as terminated"
         return done, nowhere, (Finding("ends", "note", detail),)
     if done is not None and terminated is not None:
         contradicted = terminated & ~done
@@ -70,7 +73,7 @@ def ends(
             contradicted |= done & ~(terminated | truncated)
         if contradicted.any():
             row = int(np.argmax(contradicted))
-            raise InputError(f"{source}: done contradicts the other end flags, first in row {row}: keep what is right")
+            raise InputError(f"{source}: done contradicts the other end flags, first in row {row}: keep the right ones")
         return terminated, done & ~terminated if truncated is None else truncated, ()
     if terminated is None and truncated is None:
         detail = "no end flags: no episode is known to have terminated or been truncated"

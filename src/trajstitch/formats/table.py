@@ -1,14 +1,14 @@
-"""Tables: logs from the real world, CSV or Parquet, one row a step.
+"""Tables: CSV or Parquet files with one row per step.
 
 A row holds an observation, the action taken in it, the reward that followed and whether the episode ended. An episode's
-last row may hold an observation alone, with no action and no reward: where the episode ended up. That is how we write
-them, so that nothing is lost. In logs without such rows and without next_observations the last row of each episode is
-left out, as its outcome is unknown.
+last row may hold only an observation, its final one, without action and reward. We write such rows, so that nothing is
+lost. In logs without them and without next_observations, the last row of each episode is left out, since its next state
+is unknown.
 
-Rows of one episode label belong together wherever they stand in the file, in the file's order unless a step column
-gives another. Parquet keeps everything. CSV keeps the arrays' values exactly, but not their dtypes (all numbers are
-read as float64) nor the metadata: no spaces, no environment, no reference scores. Rows are counted from 1 in messages,
-the header aside.
+Rows with the same episode label belong together, wherever they are in the file. They are in the file's order, or in
+that of a step column. Parquet keeps everything. CSV keeps the exact values, but not their dtypes (all numbers are read
+as float64) and no metadata: no spaces, no environment, no reference scores. Messages count rows from 1, without the
+header.
 """
 
 import json
@@ -53,19 +53,20 @@ WRITTEN = Columns(
     terminated="terminated",
     truncated="truncated",
 )
-"""The names we give to columns."""
+"""The names of the columns that we write."""
 
 PROVENANCE: dict[str, tuple[str, Kind]] = {
     f"provenance_{item.name}": (item.name, "flag" if item.name == "stitched" else "number")
     for item in fields(Provenance)
 }
 OURS = b"trajstitch"
-"""Key of our own description among a Parquet file's metadata."""
+"""Key of our own metadata in a Parquet file's metadata."""
 BLOCK = 1 << 17
 """Rows written at a time."""
 
 
 def load(location: str, columns: Columns | None = None) -> Trajectories:
+    """Load a table; `columns` says what its columns hold."""
     path, source = Path(location), f"table:{location}"
     files.require_readable(path)
     file = open_table(path)
@@ -93,7 +94,7 @@ def load(location: str, columns: Columns | None = None) -> Trajectories:
 
 
 def save(data: Trajectories, location: str, *, force: bool, columns: Columns | None = None) -> None:
-    """Write a table. Of `columns` only the names of what is written count; `*` stands for a column's number."""
+    """Write a table. `columns` gives the names of the columns to write; `*` becomes a column's number."""
     path = Path(location)
     _require_ending(path)
     names = _names_to_write(columns or Columns(), data, f"table:{location}")
@@ -117,20 +118,21 @@ def save(data: Trajectories, location: str, *, force: bool, columns: Columns | N
 
 
 def require_free(location: str, *, force: bool) -> None:
+    """Raise unless the file may be written and its name ends as a table's."""
     _require_ending(Path(location))
     files.require_free(location, force=force)
 
 
 def _require_ending(path: Path) -> None:
     if not path.name.endswith(ENDINGS):
-        raise InputError(f"{path}: name a table to write .parquet or .csv (or .pq, .csv.gz, .tsv)")
+        raise InputError(f"{path}: the name of a table to write must end in .parquet or .csv (or .pq, .csv.gz, .tsv)")
 
 
 # From rows to episodes
 
 
 def _described(text: bytes, columns: Columns, source: str) -> tuple[Metadata, Columns]:
-    """What a file of ours says about itself; columns that the user names come first."""
+    """Return the metadata and columns stored in a file that we wrote; columns that the user gives take precedence."""
     try:
         stored = json.loads(text)
         written = {
@@ -143,7 +145,7 @@ def _described(text: bytes, columns: Columns, source: str) -> tuple[Metadata, Co
 
 
 def _as_we_write(names: str | tuple[str, ...], field: str) -> bool:
-    """Whether columns have the names that we would have given them, so that a guess is no news."""
+    """Return whether columns have the names that we write, so that the user needs no note about the guess."""
     written = getattr(WRITTEN, field)
     if isinstance(names, str):
         return names == written
@@ -151,7 +153,7 @@ def _as_we_write(names: str | tuple[str, ...], field: str) -> bool:
 
 
 def _kinds(columns: Columns) -> dict[str, Kind]:
-    """What each column that is used holds; one that is the clock and an observation too holds numbers."""
+    """Return the kind of each column that is used; a step column that is an observation too holds numbers."""
     by_kind: dict[Kind, tuple[str | None, ...]] = {
         "label": columns.episode,
         "time": (columns.step,),
@@ -173,7 +175,7 @@ def _trajectories(rows: Rows, columns: Columns, metadata: Metadata) -> Trajector
         if log["next_observations"].shape != log["observations"].shape:
             raise InputError(
                 f"{source}: {log['next_observations'].shape[1]} next_observations don't go with "
-                f"{log['observations'].shape[1]} observations: name them with --columns.next-observations"
+                f"{log['observations'].shape[1]} observations: name them with `columns.next_observations`"
             )
     terminated, truncated, done = (
         rows.flags(name) if name is not None else None for name in (columns.terminated, columns.truncated, columns.done)
@@ -197,7 +199,7 @@ def _trajectories(rows: Rows, columns: Columns, metadata: Metadata) -> Trajector
     log["outcomes"] = outcomes
     if order is not None:
         log = {name: array[order] for name, array in log.items()}
-        detail = "the rows of some episodes were scattered or out of order: put together by episode and step"
+        detail = "the rows of some episodes were scattered or out of order: sorted by episode and step"
         findings = (*findings, Finding("order", "note", detail))
     metadata = replace(_with_known(metadata, columns, log["actions"]), findings=(*metadata.findings, *findings))
     if outcomes.any():
@@ -217,7 +219,7 @@ def _trajectories(rows: Rows, columns: Columns, metadata: Metadata) -> Trajector
 def _order(
     labels: Integer[np.ndarray, " rows"] | None, times: Shaped[np.ndarray, " rows"] | None, rows: int, source: str
 ) -> Integer[np.ndarray, " rows"] | None:
-    """The rows episode by episode and step by step, or None if that is how they stand."""
+    """Return the order of the rows by episode and step, or None if they are in that order already."""
     keys = [key for key in (times, labels) if key is not None]
     if not keys:
         return None
@@ -230,7 +232,7 @@ def _order(
             first, second = order[np.argmax(again)] + 1, order[np.argmax(again) + 1] + 1
             raise InputError(
                 f"{source}: rows {first} and {second} are the same step of the same episode: name more columns that "
-                "tell episodes apart with --columns.episode"
+                "tell episodes apart with `columns.episode`"
             )
     return None if np.array_equal(order, np.arange(rows)) else order
 
@@ -252,7 +254,7 @@ def _require_outcomes_last(
 
 
 def _with_outcomes(log: dict[str, np.ndarray], metadata: Metadata) -> Trajectories:
-    """Episodes whose last row is the observation they ended in; a last row that isn't serves as one."""
+    """Return episodes that end in a row with only an observation; of other last rows, only the observation is used."""
     outcomes, terminated, truncated = log["outcomes"], log["terminated"].copy(), log["truncated"].copy()
     if "next_observations" in log:
         raise InputError(
@@ -263,14 +265,14 @@ def _with_outcomes(log: dict[str, np.ndarray], metadata: Metadata) -> Trajectori
     else:
         last = outcomes | ((terminated | truncated) & ~np.append(outcomes[1:], False))
         last[-1] = True
-    # Some logs flag the observation an episode ended in, not the step that led there.
+    # Some logs flag an episode's final observation, not the step that led to it.
     after_step = np.flatnonzero(last & np.append(False, ~last[:-1]))
     for flags in (terminated, truncated):
         flags[after_step - 1] |= flags[after_step]
     unknown = int((last & ~outcomes).sum())
     if unknown:
         detail = (
-            f"{unknown:,} episodes don't record the observation they ended in: their last row, whose next state is "
+            f"{unknown:,} episodes don't record their final observation: their last row, whose next state is "
             "unknown, is left out"
         )
         metadata = replace(metadata, findings=(*metadata.findings, Finding("continuity", "note", detail)))
@@ -294,7 +296,7 @@ def _with_outcomes(log: dict[str, np.ndarray], metadata: Metadata) -> Trajectori
 
 
 def _with_known(metadata: Metadata, columns: Columns, actions: Float[np.ndarray, "rows action"]) -> Metadata:
-    """Add what the user said about the log that no column holds."""
+    """Add what the user said about the log as a whole: its environment and action bounds."""
     if columns.environment is not None:
         metadata = replace(metadata, environment=spec_json(columns.environment), evaluation_environment=None)
     if columns.action_low or columns.action_high:
@@ -327,7 +329,7 @@ def _names_to_write(columns: Columns, data: Trajectories, source: str) -> Column
         if len(given) == 1 and "*" in given[0]:
             chosen[name] = tuple(given[0].replace("*", str(number)) for number in range(size))
         if len(chosen[name]) != size:
-            raise InputError(f"{source}: --columns.{name} names {len(given)} columns, but there are {size}")
+            raise InputError(f"{source}: `columns.{name}` names {len(given)} columns, but there are {size}")
     names = Columns(**chosen)
     twice = [name for name, count in Counter(_all_names(names)).items() if count > 1]
     if twice:
@@ -350,7 +352,7 @@ def _blocks(data: Trajectories, names: Columns, description: str, *, as_text: bo
 
 
 def _block(data: Trajectories, names: Columns, start: int, stop: int, *, as_text: bool) -> pa.Table:
-    """The rows of the table that hold these observations; each episode's last has nothing else."""
+    """Return the table rows of the observations from `start` to `stop`; an episode's last row has nothing else."""
     row = np.arange(start, stop)
     episode = np.searchsorted(data.first_rows, row, side="right") - 1
     step = row - data.first_rows[episode]
@@ -359,7 +361,7 @@ def _block(data: Trajectories, names: Columns, start: int, stop: int, *, as_text
     taken = slice(first_step, first_step + int((~last).sum()))
 
     def numbers(values: Shaped[np.ndarray, " rows"], mask: Bool[np.ndarray, " rows"] | None = None) -> pa.Array:
-        # A float32 as text would be read back as another float64: widen it first, and its digits are exact.
+        # A float32 as text would be read back as another float64. As a float64, its digits are exact.
         exact = values.astype(np.float64) if as_text and values.dtype.kind == "f" else np.ascontiguousarray(values)
         return pa.array(exact, mask=mask)
 

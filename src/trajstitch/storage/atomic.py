@@ -24,7 +24,7 @@ def require_free(target: Path, *, force: bool, folder: bool = False) -> None:
     except OSError as error:
         raise _as_input_error(error, target) from error
     if taken and is_folder != folder:
-        raise InputError(f"{target} is already a {'folder' if is_folder else 'file'}: choose another name")
+        raise InputError(f"{target} is a {'folder' if is_folder else 'file'}: choose another name")
     if taken and not force:
         raise InputError(f"{target} exists already: choose another name, or overwrite it with `force=True`")
     parent = target.absolute().parent
