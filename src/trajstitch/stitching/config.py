@@ -184,7 +184,7 @@ def one_quality(config: StitchConfig, share: float | None) -> str | None:
 
 def ignorance(worths: Sequence[FitReport]) -> str | None:
     """Why nothing can be judged, where a model learned nothing."""
-    failed = [worth.model for worth in worths if not worth.learned]
+    failed = [worth.model for worth in worths if not worth.beats_baseline]
     return f"a model that learned nothing can't judge a jump ({', '.join(failed)})" if failed else None
 
 
