@@ -1,10 +1,9 @@
-"""A ladder: the policies met along one training run, weakest first, the expert last.
+"""A ladder: policies saved along one training run, weakest first, the expert last.
 
-One safetensors file a task, half precision, with its training curves and versions as metadata. Reading and
-acting need numpy alone, so that `collect` and its worker processes never import jax.
+Each task has one safetensors file, in half precision, with the training curves and versions as metadata. Reading and
+acting need NumPy alone, so that `collect` and its worker processes never import jax.
 """
 
-import difflib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trajstitch.errors import InputError
+from trajstitch.errors import InputError, did_you_mean
 from trajstitch.policies.policy import Layers, layers_from, named
 from trajstitch.storage.tensors import read_tensors, save_tensors
 
@@ -35,6 +34,8 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Ladder:
+    """The policies of one task, with how they were trained."""
+
     task: str
     environment: str
     """The Gymnasium id the policies were trained and evaluated in, such as Hopper-v5."""
@@ -63,7 +64,7 @@ class Ladder:
 
 
 def first_medium(returns: Sequence[float]) -> int:
-    """Index of the first of `returns` to reach a third of the last one."""
+    """Return the index of the first of `returns` that reaches a third of the last one."""
     return next(i for i, value in enumerate(returns) if value >= returns[-1] * MEDIUM or i == len(returns) - 1)
 
 
@@ -130,7 +131,7 @@ def save_ladder(ladder: Ladder, path: str | Path) -> None:
 
 
 def rounded(layers: Layers) -> Layers:
-    """The layers as they come back from a ladder file: through half precision."""
+    """Return the layers rounded to half precision, as they come back from a ladder file."""
     return [
         (weight.astype(np.float16).astype(np.float32), bias.astype(np.float16).astype(np.float32))
         for weight, bias in layers
@@ -138,7 +139,5 @@ def rounded(layers: Layers) -> Layers:
 
 
 def unknown_task(name: str) -> str:
-    """The message for a task that isn't built in, with the nearest that is."""
-    near = difflib.get_close_matches(name.lower(), TASKS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"the tasks are {', '.join(TASKS)}"
-    return f"unknown task {name!r}; {hint}"
+    """Return the message for a task that isn't built in, with the most similar one that is."""
+    return f"unknown task {name!r}{did_you_mean(name.lower(), TASKS)}; the tasks are {', '.join(TASKS)}"

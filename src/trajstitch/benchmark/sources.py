@@ -10,6 +10,11 @@ from trajstitch.formats.columns import Columns
 from trajstitch.storage.runs import Run
 
 
+def load(uri: str, columns: Columns | None = None) -> Trajectories:
+    """Load a data set by its URI, or a built-in set by its name."""
+    return formats.load(uri, columns=columns)
+
+
 def describe_source(uri: str, columns: Columns | None, data: Trajectories) -> dict[str, Any]:
     """What a run's configuration says of its data."""
     return {
