@@ -48,9 +48,9 @@ class Benchmark:
     full: bool = False
     """Train what the targets name to the end instead, and time it."""
     policies: tuple[Literal["bc", "td3-bc", "iql"], ...] = ("bc", "td3-bc", "iql")
-    """Of these."""
+    """Policies to train."""
     note: str = ""
-    """A word about the circumstances: kept beside the numbers, or put onto the page that is written."""
+    """A note on how it was measured, kept with the numbers or put on the page."""
     json: Path | None = None
     """Write the numbers here."""
     write_docs: tuple[Path, ...] = ()

@@ -61,7 +61,7 @@ class Expert:
     replay: Annotated[int, Bounds(1)] = 1_000_000
     """Transitions that each seed's replay buffer holds."""
     checkpoint_every: int = 10_000
-    """Steps between two checkpoints, each evaluated while training goes on."""
+    """Steps between two checkpoints, each evaluated while training continues."""
     episodes: Annotated[int, Bounds(1)] = 10
     """Episodes without noise in an evaluation."""
     evaluators: Annotated[int, Bounds(1)] = 2

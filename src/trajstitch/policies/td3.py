@@ -146,7 +146,7 @@ class TD3:
         """Take `policy_delay` critic updates, then one of the actor and the targets.
 
         `batch` holds a batch for each critic update: its arrays start with axes (policy_delay, batch_size).
-        Targets stand still between policy updates, so all their values are computed at once.
+        Targets do not change between policy updates, so all their values are computed at once.
         """
         target = self.target(state, batch, key)
         critics, critic_optimiser, critic_losses = state.critics, state.critic_optimiser, []
