@@ -77,11 +77,13 @@ def reduced(config: Any) -> Any:
     small: dict[str, Any] = {"steps": STEPS, "value_steps": STEPS, "patience": STEPS, "hidden": (32, 32)}
     found = {item.name: getattr(config, item.name) for item in fields(config)}
     changed = {
-        name: small[name] if name in small else 0.0 if name in ("quality", "predictability") else reduced(value)
+        name: small[name] if name in small else 0.0 if name in ("quality", "min_predictability") else reduced(value)
         for name, value in found.items()
     }
     if changed.get("margin") == 0:
         changed["margin"] = 64.0  # the paper's own lets no jump through on so little data
+    if "radius" in changed:
+        changed |= {"k": 16, "radius": None, "standardise": True}
     if "passes" in changed:
         changed["passes"] = 2
     if "critic_steps" in changed:
@@ -190,7 +192,7 @@ def resumed() -> dict[str, str]:
     mixed = trajstitch.collect(trajstitch.Collect("hopper/medium-expert", 10_000))
     trajstitch.save(mixed, "npz:mixed.npz")
     stitch = ("stitch", "npz:mixed.npz", "npz:better.npz", "--preset", "quick", "--run", "stitching")
-    command(*stitch, stop_when=lambda: Path("stitching/model-dynamics.safetensors").exists())
+    command(*stitch, stop_when=lambda: any(Path("stitching").glob("model-*")))
     command(*stitch, "--resume")
     train = ("train", "bc", "npz:hopper.npz", "--steps", "20000", "--seeds", "2", "--run", "training")
     command(*train, stop_when=lambda: len(list(Path("training/checkpoints").glob("*"))) >= 2)

@@ -13,22 +13,25 @@ from oracle import Oracle, Path
 from trajstitch.data.trajectories import Provenance, Trajectories
 from trajstitch.learning.networks import normaliser_of
 from trajstitch.stitching import greedy as passes
-from trajstitch.stitching.graph import EdgeScorer, Reach, StitchGraph, build
-from trajstitch.stitching.greedy import Rules, one_pass
+from trajstitch.stitching.acceptance import Rules, propose
+from trajstitch.stitching.graph import StitchGraph, build_graph
+from trajstitch.stitching.greedy import one_pass
 from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.walk import Walks
-from worlds import models, random_data
+from worlds import graph_of, models, random_data, scorer
 
 
 def tables(data: Trajectories) -> tuple[np.ndarray, ...]:
-    """The models' word on every pair of nodes."""
+    """Every pair of nodes: its lowest and its mean log-likelihood, and its consistency."""
     nodes = len(data.observations)
     source, target = (part.ravel().astype(np.int32) for part in np.indices((nodes, nodes)))
-    judge = EdgeScorer(models(), data.observations)
-    low, mean = judge.likelihoods(source, target)
-    consistency = judge.consistency(source, target)[1]
-    return tuple(part.reshape(nodes, nodes) for part in (low, mean, consistency))
+    made = scorer(data, margin=None)
+    found = made.candidates(source, target)
+    for name, test in made.tests.items():
+        found = test.score(made.models.tests[name], found)
+    names = ("log_likelihood", "mean_log_likelihood", "consistency")
+    return tuple(found.scores[name].reshape(nodes, nodes) for name in names)
 
 
 def nearest(data: Trajectories, near: NeighbourSearch) -> list[list[int]]:
@@ -85,9 +88,7 @@ def test_several_passes_equal_algorithm_1_step_by_step(draw):
         )
     )
     low, mean, consistency = tables(data)
-    reach = draw.draw(
-        st.sampled_from((Reach(), Reach(margin=3.0), Reach(None), Reach(3.0, float(np.median(consistency)))))
-    )
+    limits = draw.draw(st.sampled_from(((0.0, None), (3.0, None), (None, None), (3.0, float(np.median(consistency))))))
     rules = Rules(
         threshold=draw.draw(st.sampled_from((0.1, 0.0, -5.0))),
         value_test=draw.draw(st.sampled_from((True, True, True, False))),
@@ -96,16 +97,15 @@ def test_several_passes_equal_algorithm_1_step_by_step(draw):
     )
     key = jax.random.key(1) if draw.draw(st.booleans()) else None
 
-    stitch_graph = build(data, models(), near, reach)
-    judge = EdgeScorer(models(), data.observations)
+    made = scorer(data, *limits)
+    stitch_graph = build_graph(data, made, near)
     oracle = Oracle(
         data,
         nearest(data, near),
         low,
         mean,
         consistency,
-        reach.margin,
-        reach.consistency,
+        *limits,
         rules.threshold,
         rules.value_test,
         rules.max_jumps,
@@ -116,9 +116,9 @@ def test_several_passes_equal_algorithm_1_step_by_step(draw):
         values = np.round(random.normal(size=len(data.observations)), 1).astype(np.float32)
         own = None if key is None else jax.random.fold_in(key, number)
         source, target = (part.ravel().astype(np.int32) for part in np.indices(low.shape))
-        action, reward = judge.synthesise(source, target, own)
+        action, reward = made.synthesise(source, target, own)
         nodes = len(low)
-        fast, summary = one_pass(fast, stitch_graph, judge, values.__getitem__, rules, own)
+        fast, summary = one_pass(fast, stitch_graph, made, values.__getitem__, rules, own)
         slow, accepted = oracle.one_pass(
             slow,
             values,
@@ -134,13 +134,13 @@ def test_the_random_cases_do_stitch():
     for seed in range(10):
         random = np.random.default_rng(seed)
         data = random_data(random, coarse=False)
-        stitch_graph = build(data, models(), NeighbourSearch(k=4), Reach(3.0))
-        judge = EdgeScorer(models(), data.observations)
+        made = scorer(data, 3.0)
+        stitch_graph = build_graph(data, made, NeighbourSearch(k=4))
         paths = Paths.of(data)
         for number in range(3):
             before = paths
             values = random.normal(size=len(data.observations)).astype(np.float32)
-            paths, summary = one_pass(paths, stitch_graph, judge, values.__getitem__, Rules(threshold=-5.0))
+            paths, summary = one_pass(paths, stitch_graph, made, values.__getitem__, Rules(threshold=-5.0))
             jumps += summary.jumps
             again += summary.jumps if number and len(before.jumps) else 0
     assert jumps > 100
@@ -152,7 +152,7 @@ def test_likelihoods_are_those_of_the_models():
     low, mean, _ = tables(data)
     states = jnp.asarray(data.observations)
     with jax.default_matmul_precision("highest"):
-        each = jax.vmap(lambda model: model.log_likelihood(states[:, None], states[None]))(models().dynamics)
+        each = jax.vmap(lambda model: model.log_likelihood(states[:, None], states[None]))(models().tests["likelihood"])
     np.testing.assert_allclose(low, each.min(0), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(mean, jax.nn.logsumexp(each, 0) - np.log(len(each)), rtol=1e-4, atol=1e-4)
 
@@ -160,23 +160,20 @@ def test_likelihoods_are_those_of_the_models():
 @pytest.fixture
 def graph() -> tuple[Trajectories, StitchGraph]:
     data = random_data(np.random.default_rng(5), coarse=False)
-    return data, build(data, models(), NeighbourSearch(k=4), Reach(3.0))
+    return data, graph_of(data, NeighbourSearch(k=4), 3.0)
 
 
 @pytest.mark.parametrize("value_test", [True, False])
 def test_a_pass_does_not_depend_on_how_many_edges_are_looked_at_together(monkeypatch, value_test):
     data = random_data(np.random.default_rng(6), coarse=True)
-    stitch_graph, judge = (
-        build(data, models(), NeighbourSearch(k=4), Reach(3.0)),
-        EdgeScorer(models(), data.observations),
-    )
+    stitch_graph, made = graph_of(data, NeighbourSearch(k=4), 3.0), scorer(data, 3.0)
     values = np.random.default_rng(6).integers(0, 3, len(data.observations)).astype(np.float32)  # many ties
     rules = Rules(threshold=-5.0, value_test=value_test)
 
     def two_passes() -> Paths:
         paths = Paths.of(data)
         for number in range(2):
-            paths, summary = one_pass(paths, stitch_graph, judge, np.roll(values, number).__getitem__, rules)
+            paths, summary = one_pass(paths, stitch_graph, made, np.roll(values, number).__getitem__, rules)
             assert summary.jumps > 0
         return paths
 
@@ -185,26 +182,28 @@ def test_a_pass_does_not_depend_on_how_many_edges_are_looked_at_together(monkeyp
     assert two_passes().trajectories().equals(whole.trajectories())
 
 
-def test_a_pair_is_judged_the_same_alone_and_in_company(graph):
+def test_a_pair_has_the_same_scores_alone_and_among_others(graph):
     data, expected = graph
-    judge = EdgeScorer(models(), data.observations)
+    made = scorer(data, 3.0)
     for row in (0, len(expected.edges) // 2):
         edge = expected.edges.take(np.array([row]))
-        alone, _ = judge.edges(edge.source, edge.target, expected.logged[edge.source], Reach(3.0))
-        assert all(np.array_equal(a, b) for a, b in zip(vars(alone).values(), vars(edge).values(), strict=True))
+        replaced = {name: values[edge.source] for name, values in expected.logged.items()}
+        alone, _ = made.edges(edge.source, edge.target, replaced)
+        assert alone.arrays().keys() == edge.arrays().keys()
+        assert all(np.array_equal(array, edge.arrays()[name]) for name, array in alone.arrays().items())
 
 
 def test_latents_depend_on_pass_source_and_target_alone(graph):
     data, stitch_graph = graph
-    judge = EdgeScorer(models(), data.observations)
+    made = scorer(data)
     source, target = stitch_graph.edges.source, stitch_graph.edges.target
-    action, reward = judge.synthesise(source, target, jax.random.key(0))
-    alone = judge.synthesise(source[5:6], target[5:6], jax.random.key(0))
+    action, reward = made.synthesise(source, target, jax.random.key(0))
+    alone = made.synthesise(source[5:6], target[5:6], jax.random.key(0))
     np.testing.assert_array_equal(alone[0], action[5:6])
     np.testing.assert_array_equal(alone[1], reward[5:6])
-    other = judge.synthesise(source, target, jax.random.fold_in(jax.random.key(0), 1))[0]
+    other = made.synthesise(source, target, jax.random.fold_in(jax.random.key(0), 1))[0]
     assert not np.array_equal(other, action)
-    plain = judge.synthesise(source, target)[0]
+    plain = made.synthesise(source, target)[0]
     assert not np.array_equal(plain, action)
     np.testing.assert_array_equal(plain, stitch_graph.edges.action)
 
@@ -212,9 +211,9 @@ def test_latents_depend_on_pass_source_and_target_alone(graph):
 def test_float64_data_keep_their_type_and_logged_bits(graph):
     data = graph[0]
     data = replace(data, observations=data.observations.astype(np.float64), rewards=data.rewards.astype(np.float64))
-    judge = EdgeScorer(models(), data.observations)
+    made = scorer(data)
     values = np.random.default_rng(0).normal(size=len(data.observations)).astype(np.float32)
-    found = one_pass(Paths.of(data), graph[1], judge, values.__getitem__, Rules(threshold=-5.0))[0].trajectories()
+    found = one_pass(Paths.of(data), graph[1], made, values.__getitem__, Rules(threshold=-5.0))[0].trajectories()
     assert found.observations.dtype == found.rewards.dtype == np.float64
     assert found.provenance is not None
     untouched = Paths.of(data).trajectories()
@@ -232,8 +231,8 @@ def test_walk_that_is_only_cut_off_sooner_is_not_better(reward: float, terminate
     data = data[np.flatnonzero(data.lengths >= 6)[:2]]
     data = replace(data, rewards=np.full(data.steps, reward, np.float32))
     paths = Paths.of(data)
-    judge, graph = EdgeScorer(models(), data.observations), build(data, models(), NeighbourSearch(k=4), Reach())
-    decisions = passes.decide(paths, graph, judge, lambda states: np.zeros(len(states), np.float32), Rules())
+    made, graph = scorer(data), graph_of(data, NeighbourSearch(k=4))
+    decisions = passes.decide(paths, graph, made, lambda states: np.zeros(len(states), np.float32), Rules())
     first = paths.offsets[:-1] + np.arange(len(data))
     walks = Walks(
         node=np.concatenate([paths.node[at : at + 4] for at in first]),
@@ -243,7 +242,7 @@ def test_walk_that_is_only_cut_off_sooner_is_not_better(reward: float, terminate
         terminated=np.full(len(data), terminated),
         truncated=np.full(len(data), not terminated),
     )
-    assert passes.propose(paths, walks, decisions, judge, Rules()).accepted.tolist() == [accepted] * len(data)
+    assert propose(paths, walks, decisions.chosen, made, Rules()).accepted.tolist() == [accepted] * len(data)
 
 
 def test_what_was_stitched_before_stays_on_record() -> None:

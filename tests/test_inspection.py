@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from strategies import trajectories
+from trajstitch.cli.charts import chart
+from trajstitch.cli.inspect import render
 from trajstitch.data import spaces
 from trajstitch.data.environments import spec_json
-from trajstitch.data.summary import chart, inspect, render
+from trajstitch.data.summary import inspect
 from trajstitch.data.trajectories import Finding, Metadata, Provenance, Trajectories
 
 

@@ -210,7 +210,7 @@ def test_killed_run_resumes_to_the_same_bits(finished: Path, tmp_path: Path) -> 
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (folder / "checkpoints" / "000000400.safetensors").exists(), "it was killed too late"
-    with pytest.raises(InputError, match="--resume"):
+    with pytest.raises(InputError, match="`resume=True`"):
         expert(tiny(folder), TINY)
     with pytest.raises(InputError, match="was started with seed = 0"):
         expert(tiny(folder, seed=1, resume=True), TINY)

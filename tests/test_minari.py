@@ -351,7 +351,7 @@ def test_a_set_that_is_not_there_is_said_with_the_nearest_one() -> None:
 
 
 def test_a_built_in_set_that_is_not_there_says_how_to_make_it() -> None:
-    with pytest.raises(InputError, match="make it with `trajstitch collect hopper/medium-replay`"):
+    with pytest.raises(InputError, match="`trajstitch collect SET` makes the built-in sets"):
         minari.load("trajstitch/hopper/medium-replay-v0")
 
 
@@ -495,7 +495,7 @@ def test_an_existing_set_is_only_replaced_by_force() -> None:
     old, new = small(), small(rewards=np.full(5, 7.0))
     minari.save(old, ID, force=False)
     for attempt in (minari.require_free, lambda *a, **k: minari.save(new, *a, **k)):
-        with pytest.raises(InputError, match="exists already: choose another name, or overwrite it with --force"):
+        with pytest.raises(InputError, match="exists already: choose another name, or overwrite it with `force=True`"):
             attempt(ID, force=False)
     assert minari.load(ID).equals(old)
     minari.save(new, ID, force=True)

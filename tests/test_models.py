@@ -12,7 +12,7 @@ from trajstitch.data.trajectories import Trajectories, concatenate
 from trajstitch.data.transitions import hold_out
 from trajstitch.learning.fit import member
 from trajstitch.models.dynamics import Dynamics, fit_dynamics
-from trajstitch.models.forward import ForwardDynamics, fit_forward, judged
+from trajstitch.models.forward import ForwardDynamics, fit_forward, score_all_steps
 from trajstitch.models.inverse import InverseDynamics, fit_inverse
 from trajstitch.models.reward import GenerativeReward, RegressionReward, fit_reward
 from trajstitch.models.value import TwinValue, fit_value, ranking, values
@@ -84,14 +84,14 @@ def test_generative_reward_learns_the_reward(data):
     assert worth.metrics["R²"] > 0.8
 
 
-def test_forward_dynamics_judge_where_an_action_leads(data):
+def test_forward_dynamics_tell_where_an_action_leads(data):
     config = ForwardDynamics(members=2, hidden=(32,), steps=1000, learning_rate=1e-2)
     models, worth = fit_forward(config, data, KEY)
     assert worth.beats_baseline
     states = np.random.default_rng(1).uniform(-0.5, 0.5, (300, 2)).astype(np.float32)
     actions = np.clip(-states, -1, 1)
-    right = judged(models, states, actions, states + 0.1 * actions)
-    wrong = judged(models, states, actions, states - 0.1 * actions)
+    right = score_all_steps(models, states, actions, states + 0.1 * actions)
+    wrong = score_all_steps(models, states, actions, states - 0.1 * actions)
     assert np.quantile(right.error / right.length, 0.9) < 0.3
     np.testing.assert_allclose(np.median(wrong.error / wrong.length), 2, atol=0.3)
     np.testing.assert_allclose(
@@ -113,7 +113,7 @@ def one_state(terminated: bool) -> Trajectories:
 
 
 def test_value_is_zero_after_a_termination_and_bootstraps_after_a_truncation():
-    config = TwinValue(hidden=(16,), steps=3000, discount=0.9, follow=0.05, learning_rate=5e-3, batch_size=64)
+    config = TwinValue(hidden=(16,), steps=3000, discount=0.9, target_rate=0.05, learning_rate=5e-3, batch_size=64)
     ending, _ = fit_value(config, one_state(terminated=True), KEY)
     np.testing.assert_allclose(
         values(ending, np.arange(5, dtype=np.float32)[:, None]), [4.0951, 3.439, 2.71, 1.9, 1.0], atol=0.15
@@ -123,7 +123,7 @@ def test_value_is_zero_after_a_termination_and_bootstraps_after_a_truncation():
 
 
 def test_value_says_what_it_is_worth_and_starts_warm(data):
-    config = TwinValue(hidden=(16,), steps=2000, warm_steps=1, learning_rate=3e-3, follow=0.02)
+    config = TwinValue(hidden=(16,), steps=2000, warm_steps=1, learning_rate=3e-3, target_rate=0.02)
     model, worth = fit_value(config, data, KEY)
     assert worth.beats_baseline
     assert worth.metrics["R²"] > 0.5

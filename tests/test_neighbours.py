@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trajstitch.errors import InputError
-from trajstitch.stitching.neighbours import NeighbourSearch, alike, neighbours, squared_distance
+from trajstitch.stitching.neighbours import NeighbourSearch, alike, find_neighbours, squared_distance
 
 ENGINES = ("tree", "flat", "accelerator")
 
@@ -40,7 +40,7 @@ def test_exact_engines_equal_brute_force_with_ties_and_duplicates(engine, data):
     near = NeighbourSearch(
         k=data.draw(st.sampled_from((None, 1, 3))), radius=data.draw(st.sampled_from((0.15, 0.25))), method=engine
     )
-    assert listed(neighbours(states, group, near)) == brute_force(states, group, near)
+    assert listed(find_neighbours(states, group, near)) == brute_force(states, group, near)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -52,8 +52,8 @@ def test_of_many_copies_those_count_that_are_among_the_first(engine, data):
     states = random.integers(0, places, rows).astype(np.float32)[:, None] * np.array((0.1, -0.3), np.float32)
     group = random.integers(0, 9, rows) // data.draw(st.sampled_from((1, 7)))  # of some groups most of the copies are
     near = NeighbourSearch(k=data.draw(st.sampled_from((1, 2, 5))), method=engine)
-    assert listed(neighbours(states, group, near)) == brute_force(states, group, near)
-    assert listed(neighbours(states, group, near, 7)) == brute_force(states, group, near)[:7]
+    assert listed(find_neighbours(states, group, near)) == brute_force(states, group, near)
+    assert listed(find_neighbours(states, group, near, 7)) == brute_force(states, group, near)[:7]
 
 
 @pytest.mark.parametrize("engine", [*ENGINES, "approximate"])
@@ -62,7 +62,7 @@ def test_standing_still_costs_no_more_than_walking(engine):
     states[::3] = 1
     group = np.arange(30_000) // 100
     start = time.monotonic()
-    found = neighbours(states, group, NeighbourSearch(k=4, method=engine))
+    found = find_neighbours(states, group, NeighbourSearch(k=4, method=engine))
     assert time.monotonic() - start < 40  # searched one by one, copies would take 10,000² comparisons several times
     assert listed(found)[0] == [102, 105, 108, 111]
     assert listed(found)[-3] == [0, 3, 6, 9]
@@ -89,22 +89,22 @@ def test_exact_engines_survive_rounding(engine):
     states = (1000 + random.normal(size=(300, 5)) * 1e-2).astype(np.float32)  # a product of floats loses it all
     group = np.repeat(np.arange(10), 30)
     near = NeighbourSearch(k=4, method=engine)
-    assert listed(neighbours(states, group, near)) == brute_force(states, group, near)
+    assert listed(find_neighbours(states, group, near)) == brute_force(states, group, near)
 
 
 def test_the_accelerator_works_in_tiles_and_groups(monkeypatch):
     random = np.random.default_rng(0)
     states = random.normal(size=(3001, 3)).astype(np.float32)
     group = np.arange(3001) // 50
-    expected = neighbours(states, group, NeighbourSearch(k=3, method="tree"))
+    expected = find_neighbours(states, group, NeighbourSearch(k=3, method="tree"))
     monkeypatch.setattr("trajstitch.stitching.neighbours.TILE", 1024)
-    assert listed(neighbours(states, group, NeighbourSearch(k=3, method="accelerator"))) == listed(expected)
+    assert listed(find_neighbours(states, group, NeighbourSearch(k=3, method="accelerator"))) == listed(expected)
 
 
 def test_own_episode_never_counts_even_when_it_crowds_out_all_others():
     states = np.concatenate((np.linspace(0, 0.1, 200), [5.0, 6.0]))[:, None].astype(np.float32)
     group = np.array([0] * 200 + [1, 1])
-    found = neighbours(states, group, NeighbourSearch(k=2, method="tree"))
+    found = find_neighbours(states, group, NeighbourSearch(k=2, method="tree"))
     assert listed(found)[:200] == [[200, 201]] * 200
 
 
@@ -113,8 +113,8 @@ def test_approximate_index_keeps_its_recall_and_says_so(caplog):
     random = np.random.default_rng(0)
     states = random.normal(size=(4000, 6)).astype(np.float32)
     group = np.repeat(np.arange(40), 100)
-    exact = neighbours(states, group, NeighbourSearch(k=8, method="tree"))
-    found = neighbours(states, group, NeighbourSearch(k=8, method="approximate"))
+    exact = find_neighbours(states, group, NeighbourSearch(k=8, method="tree"))
+    found = find_neighbours(states, group, NeighbourSearch(k=8, method="approximate"))
     shared = [len(set(a) & set(b)) / len(a) for a, b in zip(listed(exact), listed(found), strict=True)]
     assert np.mean(shared) > 0.985
     assert "recall" in caplog.text
@@ -122,14 +122,14 @@ def test_approximate_index_keeps_its_recall_and_says_so(caplog):
 
 def test_pairs_of_several_rows():
     states = np.arange(6, dtype=np.float32)[:, None]
-    found = neighbours(states, np.array([0, 1, 0, 1, 0, 1]), NeighbourSearch(k=2, method="tree"))
+    found = find_neighbours(states, np.array([0, 1, 0, 1, 0, 1]), NeighbourSearch(k=2, method="tree"))
     owner, near = found.of(np.array([3, 0]))
     assert owner.tolist() == [0, 0, 1, 1]
     assert near.tolist() == [2, 4, 1, 3]
 
 
 def test_nonsense_is_refused():
-    with pytest.raises(InputError, match="k, a radius or both"):
+    with pytest.raises(InputError, match="`k`, `radius` or both"):
         NeighbourSearch(k=None)
     with pytest.raises(InputError, match="row 1 is not finite"):
-        neighbours(np.array([[0.0], [np.nan]], np.float32), np.arange(2))
+        find_neighbours(np.array([[0.0], [np.nan]], np.float32), np.arange(2))

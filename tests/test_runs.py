@@ -38,7 +38,7 @@ def test_tree_of_another_shape_is_refused_with_the_leaf(tmp_path):
 
 def test_folder_in_use_is_refused_unless_resumed(tmp_path):
     Run.start(tmp_path / "run", "stitch", {"seed": 1})
-    with pytest.raises(InputError, match="--resume"):
+    with pytest.raises(InputError, match="`resume=True`"):
         Run.start(tmp_path / "run", "stitch", {"seed": 1})
     assert Run.start(tmp_path / "run", "stitch", {"seed": 1}, resume=True).facts["config"] == {"seed": 1}
 
@@ -52,7 +52,7 @@ def test_run_goes_on_only_with_the_same_configuration_and_kind(tmp_path):
     Run.start(tmp_path / "run", "stitch", {"seed": 1})
     with pytest.raises(InputError, match="seed = 1, not 2"):
         Run.start(tmp_path / "run", "stitch", {"seed": 2}, resume=True)
-    with pytest.raises(InputError, match="a run of `stitch`"):
+    with pytest.raises(InputError, match="is a 'stitch' run, but a 'train' run is needed"):
         Run.start(tmp_path / "run", "train", {"seed": 1}, resume=True)
 
 
@@ -67,3 +67,14 @@ def test_half_written_line_of_metrics_is_left_out(tmp_path):
 def test_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(InputError, match="not the folder of a run"):
         Run.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"), [(None, "an older version .*start a new run"), (99, "a newer version .*update trajstitch")]
+)
+def test_run_of_another_version_is_refused_with_what_to_do(tmp_path, stored, said):
+    run = Run.start(tmp_path / "run", "stitch", {})
+    run.write_json("run", {name: value for name, value in {**run.facts, "format": stored}.items() if value is not None})
+    for attempt in (lambda: Run.open(run.folder), lambda: Run.start(run.folder, "stitch", {}, resume=True)):
+        with pytest.raises(InputError, match=said):
+            attempt()

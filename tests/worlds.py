@@ -11,7 +11,9 @@ from trajstitch.models.dynamics import Dynamics
 from trajstitch.models.forward import ForwardDynamics
 from trajstitch.models.inverse import InverseDynamics
 from trajstitch.models.reward import GenerativeReward
-from trajstitch.stitching.graph import Models
+from trajstitch.stitching.graph import EdgeScorer, Models, StitchGraph, build_graph
+from trajstitch.stitching.jump_tests import Consistency, JumpTest, Likelihood
+from trajstitch.stitching.neighbours import NeighbourSearch
 
 LARGEST = 40
 """Nodes of every random data set: of one size, so that nothing compiles twice."""
@@ -43,16 +45,31 @@ def random_data(random: np.random.Generator, *, coarse: bool) -> Trajectories:
 
 @cache
 def models() -> Models:
-    """Random networks: what they say matters not, only that both sides heed it."""
+    """Random networks: their predictions are meaningless, but both sides must use the same."""
     keys = jax.random.split(jax.random.key(3), 6)
     data = random_data(np.random.default_rng(0), coarse=False)
     scale, change = normaliser_of(data.observations), normaliser_of(np.random.default_rng(0).normal(size=(50, 2)))
     action, reward = normaliser_of(data.actions), normaliser_of(data.rewards[:, None])
     dynamics = jax.vmap(lambda key: Dynamics(hidden=(8,)).init(key, scale, change))(keys[:3])
     forward = jax.vmap(lambda key: ForwardDynamics(hidden=(8,)).init(key, (scale, action, change, reward)))(keys[:2])
-    return Models(
-        dynamics,
-        InverseDynamics(hidden=(8,)).init(keys[4], data),
-        GenerativeReward(hidden=(8,)).init(keys[5], data),
-        forward,
-    )
+    inverse = InverseDynamics(hidden=(8,)).init(keys[4], data)
+    reward = GenerativeReward(hidden=(8,)).init(keys[5], data)
+    return Models(inverse, reward, {"likelihood": dynamics, "consistency": forward})
+
+
+def jump_tests(margin: float | None = 0.0, limit: float | None = None, *, forward: bool = True) -> dict[str, JumpTest]:
+    """The two jump tests with these limits, or the likelihood alone."""
+    tests: dict[str, JumpTest] = {"likelihood": Likelihood(margin=margin)}
+    return tests | {"consistency": Consistency(limit=limit)} if forward else tests
+
+
+def scorer(
+    data: Trajectories, margin: float | None = 0.0, limit: float | None = None, *, forward: bool = True
+) -> EdgeScorer:
+    return EdgeScorer(models(), jump_tests(margin, limit, forward=forward), data.observations)
+
+
+def graph_of(
+    data: Trajectories, search: NeighbourSearch, margin: float | None = 0.0, *, forward: bool = True
+) -> StitchGraph:
+    return build_graph(data, scorer(data, margin, forward=forward), search)

@@ -13,11 +13,12 @@ from trajstitch.learning.accelerator import keep_programs
 
 if TYPE_CHECKING:
     from trajstitch.benchmark.collect import Collect, collect
+    from trajstitch.benchmark.sources import load
     from trajstitch.data.summary import inspect
     from trajstitch.data.trajectories import Metadata, Provenance, Trajectories, concatenate
     from trajstitch.errors import InputError
     from trajstitch.evaluation.evaluate import evaluate
-    from trajstitch.formats import load, save
+    from trajstitch.formats import save
     from trajstitch.policies.bc import BC, WeightedBC
     from trajstitch.policies.iql import IQL
     from trajstitch.policies.policy import NetworkPolicy, Policy, load_policy
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _HOME = {
     "InputError": "errors",
     "evaluate": "evaluation.evaluate",
-    "load": "formats",
+    "load": "benchmark.sources",
     "save": "formats",
     "inspect": "data.summary",
     "Policy": "policies.policy",
@@ -45,7 +46,7 @@ _HOME = {
     "Provenance": "data.trajectories",
     "Trajectories": "data.trajectories",
     "concatenate": "data.trajectories",
-    "stitch": "stitching.config",
+    "stitch": "stitching.pipeline",
     "train": "policies.train",
     "train_together": "policies.train",
 }

@@ -26,7 +26,7 @@ from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.evaluation.processes import SPAWN, light_processes
 from trajstitch.policies.policy import Layers, act
-from trajstitch.progress import logger, progress
+from trajstitch.progress import progress
 from trajstitch.storage.runs import versions
 
 SHARD_STEPS = 8_000
@@ -79,17 +79,6 @@ class Episode(NamedTuple):
     rewards: np.ndarray
     terminated: bool
     truncated: bool
-
-
-def load_set(name: str) -> Trajectories:
-    """A built-in set from the local Minari store; the first time, it is collected at full size and kept there."""
-    from trajstitch.formats import minari
-
-    which = sets.built_in(name)
-    if not minari.exists(which.minari_id):
-        logger.info(f"{name} is not in the local Minari store yet: collecting it once")
-        minari.save(collect(Collect(name)), which.minari_id, force=False)
-    return minari.load(which.minari_id)
 
 
 def collect(config: Collect) -> Trajectories:

@@ -140,4 +140,4 @@ def rounded(layers: Layers) -> Layers:
 
 def unknown_task(name: str) -> str:
     """Return the message for a task that isn't built in, with the most similar one that is."""
-    return f"unknown task {name!r}{did_you_mean(name.lower(), TASKS)}; the tasks are {', '.join(TASKS)}"
+    return f"unknown task {name!r}{did_you_mean(name.lower(), TASKS)}: the tasks are {', '.join(TASKS)}"

@@ -58,8 +58,7 @@ def built_in(name: str) -> BuiltIn:
     if name in NAMES:
         task, kind = name.split("/")
         return BuiltIn(task, kind, _REPLAY_SIZES[task] if kind == "medium-replay" else _SIZES[kind])
-    hint = did_you_mean(name, NAMES, cutoff=0.5)
-    raise InputError(f"no built-in set {name!r}{hint}: `trajstitch sets` lists them")
+    raise InputError(f"no built-in set {name!r}{did_you_mean(name, NAMES, cutoff=0.5)}: `trajstitch sets` lists them")
 
 
 NAMES = (

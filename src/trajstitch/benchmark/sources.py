@@ -1,24 +1,75 @@
-"""The data set that a run was given: what the run notes of it, and how it is found again."""
+"""Where a user's name for a data set leads: a URI, or a built-in set that is collected on first use.
+
+Also what a run records about its data set, and how it loads it again.
+"""
 
 from dataclasses import asdict
 from typing import Any
 
 from trajstitch import formats
+from trajstitch.benchmark import sets
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats.columns import Columns
+from trajstitch.progress import logger
 from trajstitch.storage.runs import Run
 
 
-def load(uri: str, columns: Columns | None = None) -> Trajectories:
-    """Load a data set by its URI, or a built-in set by its name."""
-    return formats.load(uri, columns=columns)
+def resolve(source: str) -> str:
+    """Return the URI of a data set: `source` itself, or where a built-in set is in the Minari store.
+
+    Raise for a scheme or set that doesn't exist, with the most similar name that does.
+    """
+    if not _is_name(source):
+        formats.parse(source)
+        return source
+    hint = formats.scheme_hint(source)
+    if hint:
+        raise InputError(f"no built-in set {source!r}{hint}: `trajstitch sets` lists them")
+    return f"minari:{sets.built_in(source).minari_id}"
 
 
-def describe_source(uri: str, columns: Columns | None, data: Trajectories) -> dict[str, Any]:
-    """What a run's configuration says of its data."""
+def load(source: str, *, columns: Columns | None = None, allow_nonfinite: bool = False) -> Trajectories:
+    """Load a data set by its URI, or a built-in set by its name (the first time, it is collected at full size).
+
+    `columns` says what the columns of a table hold. NaN and infinite values raise an error unless allowed.
+    """
+    uri = resolve(source)
+    if _is_name(source):
+        if columns is not None:
+            raise InputError(f"`columns` goes with table: URIs, not with the built-in set {source}")
+        _collect_once(source)
+    return formats.load(uri, allow_nonfinite=allow_nonfinite, columns=columns)
+
+
+def require_apart(source: str, target: str) -> None:
+    """Raise if saving to `target` would overwrite `source` or a built-in set."""
+    place = resolve(target)
+    if _is_name(target):
+        raise InputError(f"{target} is a built-in set and can't be written: give a target such as minari:my/set-v0")
+    formats.require_apart(resolve(source), place)
+
+
+def _is_name(source: str) -> bool:
+    """Return whether a source is the name of a built-in set, not a URI."""
+    return ":" not in source
+
+
+def _collect_once(name: str) -> None:
+    """Collect a built-in set into the local Minari store, unless it is there."""
+    from trajstitch.benchmark.collect import Collect, collect
+    from trajstitch.formats import minari
+
+    place = sets.built_in(name).minari_id
+    if not minari.exists(place):
+        logger.info(f"{name} is not in the local Minari store yet: collecting it once")
+        minari.save(collect(Collect(name)), place, force=False)
+
+
+def describe_source(source: str, columns: Columns | None, data: Trajectories) -> dict[str, Any]:
+    """Return what a run's config records about its data set."""
     return {
-        "source": uri,
+        "source": source,
         "columns": None if columns is None else asdict(columns),
         "transitions": data.steps,
         "mean_return": float(data.returns.mean()),
@@ -27,7 +78,7 @@ def describe_source(uri: str, columns: Columns | None, data: Trajectories) -> di
 
 
 def reload_source(run: Run) -> Trajectories:
-    """The data that a run was given; raises where it has changed since."""
+    """Load a run's data set again; raise if it has changed since."""
     config = run.facts["config"]
     columns = None
     if config["columns"] is not None:
@@ -35,7 +86,7 @@ def reload_source(run: Run) -> Trajectories:
             name: tuple(value) if isinstance(value, list) else value for name, value in config["columns"].items()
         }
         columns = Columns(**given)
-    data = formats.load(config["source"], columns=columns)
+    data = load(config["source"], columns=columns)
     if data.fingerprint != config["fingerprint"]:
         raise InputError(
             f"{config['source']} has changed since {run.folder} was made from it: it had {config['transitions']:,} "

@@ -1,9 +1,10 @@
-"""The command line: `trajstitch VERB`. Flags come from the fields of typed classes; results go to stdout.
+"""The command line: `trajstitch VERB`. Flags are the fields of a verb's `Command`; results go to stdout.
 
+A verb is one file in this folder, with a `Command` class whose fields are the flags and whose `execute` does the job,
+and one line in VERBS. If the flags' defaults depend on the arguments, the file's `defaults(arguments)` returns them.
 Nothing heavy is imported before the verb is known, so that `--help` is instant.
 """
 
-import difflib
 import importlib
 import io
 import signal
@@ -11,17 +12,18 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from trajstitch.errors import InputError
+from trajstitch.cli.flags import as_flags
+from trajstitch.errors import InputError, did_you_mean
 
 VERBS = {
     "sets": "list the built-in benchmark sets and what is in the local Minari store",
     "collect": "make a built-in set by rolling out the shipped policies",
     "inspect": "show what is in a data set, and check it",
     "convert": "copy a data set from one format to another",
-    "stitch": "make a better data set out of one, from its own trajectories",
-    "truth": "ask the simulator how real a run's jumps are",
+    "stitch": "make a better data set from the trajectories of one",
+    "simulate": "check a run's jumps in the simulator",
     "train": "train a policy on a data set, several seeds at once",
-    "evaluate": "roll a run's policies out and score them",
+    "evaluate": "roll out a run's policies and score them",
     "expert": "train a ladder of policies (TD3) for the built-in sets",
 }
 
@@ -63,13 +65,13 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return _dispatch(arguments)
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {as_flags(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone: nobody to tell
+        sys.stderr.close()  # the reader of our output has gone
         return 1
     except Exception as error:
         traceback.print_exc()
@@ -89,20 +91,20 @@ def _dispatch(arguments: Sequence[str]) -> int:
         print(version("trajstitch"))
         return 0
     if verb not in VERBS:
-        near = difflib.get_close_matches(verb, VERBS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "`trajstitch --help` lists them"
-        raise InputError(f"unknown verb {verb!r}: {hint}")
+        raise InputError(f"unknown verb {verb!r}{did_you_mean(verb, VERBS)}: `trajstitch --help` lists them")
     import tyro
 
     from trajstitch.cli.output import show_log
 
     show_log()
     module = importlib.import_module(f"trajstitch.cli.{verb}")
+    defaults = {"default": module.defaults(rest)} if hasattr(module, "defaults") else {}
     asked = tyro.cli(
         module.Command,
         args=list(rest),
         prog=f"trajstitch {verb}",
         description=getattr(module, "DESCRIPTION", None),
         config=(tyro.conf.FlagCreatePairsOff,),
+        **defaults,
     )
     return asked.execute() or 0

@@ -6,6 +6,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from trajstitch import formats
+from trajstitch.benchmark import sources
 from trajstitch.cli.columns import ColumnFlags
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.progress import logger
@@ -13,24 +14,24 @@ from trajstitch.progress import logger
 
 @dataclass(frozen=True)
 class Command(ColumnFlags):
-    """Copy a data set from one format to another; the source is never touched.
+    """Copy a data set from one format to another. The source is never changed.
 
     Example: trajstitch convert d4rl:hopper-medium-v2.hdf5 minari:my/hopper-medium-v0
     """
 
     source: Annotated[Positional[str], arg(metavar="SRC")]
-    """The data set to read, as a URI."""
+    """The data set to read: a URI, or the name of a built-in set."""
     target: Annotated[Positional[str], arg(metavar="DST")]
-    """Where to write it, as a URI."""
+    """The URI to write it to."""
     force: bool = False
-    """Overwrite the target if it is there."""
+    """Overwrite the target if it exists."""
     json: bool = False
     """Print JSON instead of a line of text."""
 
     def execute(self) -> None:
-        formats.require_apart(self.source, self.target)
+        sources.require_apart(self.source, self.target)
         formats.require_free(self.target, force=self.force)
-        data = formats.load(self.source, columns=self.mapping(self.source))
+        data = sources.load(self.source, columns=self.mapping(self.source))
         for finding in data.metadata.findings:
             logger.info(f"{self.source}: {finding.detail}")
         formats.save(data, self.target, force=self.force)

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from trajstitch.cli.flags import as_flags
 from trajstitch.progress import logger
 
 
@@ -26,7 +27,7 @@ class _OnStderr(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         console = Console(stderr=True, highlight=False, markup=False, emoji=False)
-        console.print(self.format(record), soft_wrap=True)
+        console.print(as_flags(self.format(record)), soft_wrap=True)
 
 
 def show_log() -> None:

@@ -13,7 +13,7 @@ from trajstitch.formats import minari
 class Command:
     """List the built-in benchmark sets and the data sets of the local Minari store.
 
-    A built-in set is collected by `trajstitch collect SET`, or on first use wherever a data set is asked for.
+    A built-in set is collected by `trajstitch collect SET`, or when a command uses it for the first time.
     """
 
     json: bool = False

@@ -1,37 +1,92 @@
 """`trajstitch stitch SRC DST`."""
 
+import json
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
+import tyro
 from rich.table import Table
+from tyro.conf import AvoidSubcommands, Positional, arg
 
+from trajstitch import formats
+from trajstitch.benchmark import sources
+from trajstitch.cli.charts import chart
 from trajstitch.cli.columns import ColumnFlags
+from trajstitch.cli.flags import as_flags
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.data.environments import normalised, reference
-from trajstitch.data.summary import chart
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.stitching.pipeline import Stitch, Stitched, place, stitch_run
+from trajstitch.errors import InputError
+from trajstitch.progress import logger
+from trajstitch.stitching.config import PRESETS, Preset, StitchConfig, preset
+from trajstitch.stitching.pipeline import Stitched, StitchJob, place, stitch_together
+from trajstitch.storage.runs import Run
 
 BINS = 48
 
 
 @dataclass(frozen=True, kw_only=True)
-class Command(Stitch, ColumnFlags):
+class Command(ColumnFlags):
     """Rebuild each trajectory by jumping, where it pays, to observed states of others; save the better data set.
 
     Example: trajstitch stitch hopper/medium-replay minari:my/hopper-stitched-v0 --preset quick
 
-    With several seeds: trajstitch stitch npz:log.npz npz:better-{seed}.npz --preset paper --seeds 3
+    Several seeds: trajstitch stitch npz:log.npz npz:better-{seed}.npz --preset paper --seeds 3
+
+    Every setting of the preset is a flag; `trajstitch stitch --preset paper --help` shows the paper's.
     """
 
+    source: Annotated[Positional[str], arg(metavar="SRC")]
+    """The data set, as a URI or the name of a built-in set; it is never changed."""
+    target: Annotated[Positional[str], arg(metavar="DST")]
+    """Where the better data set goes, as a URI; {seed} in it stands for the seed's number."""
+    preset: Preset = "default"
+    """Settings to start from. default: the best we know. quick: minutes on a laptop. paper: the paper's method."""
+    seed: int = 0
+    """Seed of the models, the value function and the latents."""
+    seeds: int = 1
+    """Number of data sets to make, for SEED and those after it; they share the models of SEED, and DST must contain
+    {seed}. Needs greedy passes or sampled latents, as in the preset paper: a plan alone is the same for every seed."""
+    run: Path | None = None
+    """Folder that keeps the models, the graph and the results; runs/stitch-SRC-PRESET-seed-SEED if not given."""
+    resume: bool = False
+    """Continue the run in that folder after its last finished stage."""
+    force: bool = False
+    """Overwrite the target if it exists."""
     json: bool = False
     """Print JSON instead of text."""
+    config: Annotated[AvoidSubcommands[StitchConfig], arg(name="")] = field(default_factory=StitchConfig)
+
+    @property
+    def numbers(self) -> range:
+        """The seeds' numbers."""
+        return range(self.seed, self.seed + self.seeds)
+
+    @property
+    def targets(self) -> list[str]:
+        """Where each seed's data set goes."""
+        if self.seeds < 1:
+            raise InputError(f"`seeds` must be at least 1, not {self.seeds}")
+        if self.seeds > 1 and "{seed}" not in self.target:
+            raise InputError(
+                f"{self.target} names one data set, but {self.seeds} seeds make {self.seeds}: say where the seed's "
+                "number goes, as in npz:better-{seed}.npz"
+            )
+        return [self.target.replace("{seed}", str(seed)) for seed in self.numbers]
+
+    @property
+    def folder(self) -> Path:
+        several = f"-to-{self.numbers[-1]}" if self.seeds > 1 else ""
+        name = re.sub(r"[^\w.]+", "-", f"stitch-{self.source}-{self.preset}-seed-{self.seed}{several}").strip("-")
+        return self.run or Path("runs") / name
 
     def execute(self) -> None:
-        done = stitch_run(self, self.mapping(self.source))
-        run, facts = done[0].run, [summary(one) for one in done]
+        run, done = self.stitch()
+        facts = [summary(one) for one in done]
         for seed, one in zip(self.numbers, facts, strict=True):
             run.write_json(f"{place(run, seed)}summary", one)
         if self.json:
@@ -40,18 +95,67 @@ class Command(Stitch, ColumnFlags):
             print_json({"run": str(run.folder), **(seeds[0] if self.seeds == 1 else {"seeds": seeds})})
             return
         names = [f"Seed {seed}" for seed in self.numbers] if self.seeds > 1 else [""]
-        show(done, facts, names, self.targets)
+        show(run, done, facts, names, self.targets)
+
+    def stitch(self) -> tuple[Run, list[Stitched]]:
+        """Run the job, or resume it, and save what it makes; return the outcome for each seed."""
+        saved = self._saved()
+        for target in self.targets:
+            sources.require_apart(self.source, target)
+            if target not in saved:
+                formats.require_free(target, force=self.force)
+        if self.config.plan is not None and self.config.passes != PRESETS[self.preset].passes:
+            raise InputError(f"`passes` goes with greedy passes; the preset {self.preset!r} plans instead")
+        columns = self.mapping(self.source)
+        data = sources.load(self.source, columns=columns)
+        config = self.config.for_data(data.metadata)
+        config.check_seeds(self.numbers)
+        facts = {"target": self.target, "seed": self.seed, "seeds": self.seeds, "preset": self.preset}
+        facts |= {**sources.describe_source(self.source, columns, data), "stitching": asdict(config)}
+        run = Run.start(self.folder, "stitch", facts, resume=self.resume)
+        try:
+            done = stitch_together([StitchJob(data, config, self.seed, self.seeds, run)])[0]
+        except (KeyboardInterrupt, SystemExit):
+            logger.warning(f"{run.folder}: stopped; the same command with --resume continues after what is finished")
+            raise
+        for one, target in zip(done, self.targets, strict=True):
+            if target in saved:
+                logger.info(f"{target} was written before and is left as it is; --force writes it again")
+                continue
+            formats.save(one.after, target, force=self.force)
+            saved.append(target)
+            run.write_json("saved", saved)
+        return run, done
+
+    def _saved(self) -> list[str]:
+        """Return the targets that the run has written before and that exist, unless all are to be written again."""
+        path = self.folder / "saved.json"
+        if not self.resume or self.force or not path.exists():
+            return []
+        return [target for target in json.loads(path.read_text()) if formats.exists(target)]
+
+
+def defaults(arguments: Sequence[str]) -> Command:
+    """Return the flags' defaults: those of the preset that the arguments name."""
+    chosen = "default"
+    for flag, value in zip(arguments, [*arguments[1:], ""], strict=True):
+        if flag.startswith("--preset"):
+            chosen = flag.partition("=")[2] or value
+    config = preset(chosen)
+    return Command(source=tyro.MISSING, target=tyro.MISSING, preset=chosen, config=config)  # pyright: ignore[reportArgumentType]
 
 
 def summary(done: Stitched) -> dict[str, Any]:
-    """What changed, as plain JSON values."""
+    """Return what changed, as plain JSON values."""
     origin = done.after.provenance
     return {
         "before": _facts(done.before),
         "after": _facts(done.after),
         "stitched_steps": 0 if origin is None else int(origin.stitched.sum()),
         "passes": done.passes,
-        "left_alone": done.left_alone,
+        "unchanged_because": done.reason,
+        "predictability": done.predictability,
+        "models": [asdict(report) for report in done.reports],
         "seconds": done.seconds,
     }
 
@@ -69,8 +173,10 @@ def _facts(data: Trajectories) -> dict[str, Any]:
     }
 
 
-def show(done: Sequence[Stitched], facts: Sequence[dict[str, Any]], names: Sequence[str], targets: list[str]) -> None:
-    """A table of the passes and the returns before and after, for each seed if there are several."""
+def show(
+    run: Run, done: Sequence[Stitched], facts: Sequence[dict[str, Any]], names: Sequence[str], targets: list[str]
+) -> None:
+    """Print the passes and the returns before and after, for each seed if there are several."""
     out = stdout()
     for name, one in zip(names, facts, strict=True):
         if name:
@@ -95,13 +201,14 @@ def show(done: Sequence[Stitched], facts: Sequence[dict[str, Any]], names: Seque
             f"are jumps. Saved {target}",
             soft_wrap=True,
         )
-    if done[0].left_alone is not None:
-        out.print(f"NOTHING WAS STITCHED: {done[0].left_alone}", soft_wrap=True)
-    out.print(f"The run is in {done[0].run.folder}", soft_wrap=True)
-    out.print(f"clone the data with: trajstitch train bc {targets[0]}", soft_wrap=True)
+    if done[0].reason is not None:
+        out.print(f"THE DATA IS UNCHANGED: {as_flags(done[0].reason)}", soft_wrap=True)
+    out.print(f"The run is in {run.folder}", soft_wrap=True)
+    out.print(f"Clone the data with: trajstitch train bc {targets[0]}", soft_wrap=True)
 
 
 def passes(facts: dict[str, Any]) -> Table:
+    """Return a table of what each pass did."""
     before = facts["before"]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("", "rebuilt", "accepted", "jumps", "return", "best 10 %", "length", "states kept"):

@@ -1,1 +1,1 @@
-"""The data: trajectories, their spaces and environments, checks, and the transitions that models learn from."""
+"""Trajectories, their spaces and environments, checks, and the transitions that models learn from."""

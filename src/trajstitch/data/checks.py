@@ -1,7 +1,7 @@
-"""Is the data fit to learn from? Every check gives its verdict, also when all is well.
+"""Checks of whether data is fit to learn from. Every check gives a verdict, also if it finds nothing.
 
-`bad` is data that no method should learn from; `note` is worth knowing and may be just as it should be. Each check is
-one pass in blocks, without a copy of the data.
+`bad` is data that no method should learn from; `note` is a fact that a user should know and that may be intended. Each
+check is one pass over blocks of rows, without a copy of the data.
 """
 
 from collections.abc import Iterator
@@ -16,23 +16,23 @@ from trajstitch.data.trajectories import Finding, Trajectories
 from trajstitch.errors import InputError
 
 BLOCK = 1 << 17
-"""Rows looked at together."""
+"""Rows checked at a time."""
 MOST_CHOICES = 32
-"""Whole numbers, of which actions that hold no others may be choices."""
+"""Actions with at most this many distinct values, all whole numbers, may be discrete choices."""
 MOST_LISTED = 12
-"""Dimensions named in one line."""
+"""Most dimensions to name in one line."""
 
 ADVICE = {
     "finite values": "drop or repair those episodes: one NaN spreads through every model",
-    "action bounds": "the environment can't have applied them as logged: clip them if it clips, else mend the log",
+    "action bounds": "the environment can't have applied them as logged: clip them if it clips, else repair the log",
     "early ends": "split the episodes there: what follows an end is another episode",
-    "empty episodes": "drop them: there is nothing in them to learn",
+    "empty episodes": "drop them: they hold nothing to learn from",
 }
-"""What to do when a check finds bad data."""
+"""What to do if a check finds bad data."""
 
 
 def check(data: Trajectories) -> tuple[Finding, ...]:
-    """Every check's verdict on the data, then what else its loader had to say."""
+    """Return the verdict of every check, then the findings of the loader."""
     own = (
         _finite_values(data),
         _action_bounds(data),
@@ -59,13 +59,13 @@ def _finite_values(data: Trajectories) -> Finding:
             continue
         nan = sum(int(np.isnan(part).sum()) for _, part in _blocks(values))
         infinite = sum(int(np.isinf(part).sum()) for _, part in _blocks(values))
-        where = _place(data, first, data.first_rows if name == "observations" else data.offsets[:-1])
+        where = _place(first, data.first_rows if name == "observations" else data.offsets[:-1])
         found.append(f"{nan:,} NaN and {infinite:,} infinite values in {name}, first in {where}")
     return Finding("finite values", "bad" if found else "ok", "; ".join(found) or "no NaN or infinite values")
 
 
 def _action_bounds(data: Trajectories) -> Finding:
-    """Actions beyond the bounds are bad: what led to the next state was something else than what was logged."""
+    """Actions outside the bounds are bad: the environment must have applied another action than the logged one."""
     space = data.metadata.action_space
     if space is None:
         return Finding("action bounds", "note", "unknown: no action space is recorded")
@@ -91,7 +91,7 @@ def _action_bounds(data: Trajectories) -> Finding:
     if outside:
         detail = (
             f"{_share(outside, data.actions.size)} action values lie outside, the worst by {worst:.3g} in "
-            f"{_place(data, worst_at[0], data.offsets[:-1])}, dimension {worst_at[1]}"
+            f"{_place(worst_at[0], data.offsets[:-1])}, dimension {worst_at[1]}"
         )
         return Finding("action bounds", "bad", detail)
     if data.steps and at_bound == data.actions.size:
@@ -104,7 +104,7 @@ def _early_ends(data: Trajectories) -> Finding:
     inside = (data.terminated | data.truncated) & ~_last_steps(data)
     if not inside.any():
         return Finding("early ends", "ok", "episodes are flagged at their last step only")
-    where = _place(data, int(np.argmax(inside)), data.offsets[:-1])
+    where = _place(int(np.argmax(inside)), data.offsets[:-1])
     detail = f"{inside.sum():,} steps are flagged as ends though their episode goes on, first in {where}"
     return Finding("early ends", "bad", detail)
 
@@ -136,7 +136,7 @@ def _contradictory_ends(data: Trajectories) -> Finding:
 
 
 def _whole_actions(data: Trajectories) -> Finding:
-    """A table can't tell a choice from a quantity, and a policy here would act between two choices."""
+    """A table doesn't say whether numbers are discrete choices; our policies would output values between choices."""
     few: set[float] = set()
     for _, part in _blocks(data.actions):
         whole = bool((part == np.round(part)).all())
@@ -145,9 +145,7 @@ def _whole_actions(data: Trajectories) -> Finding:
             return Finding("whole actions", "ok", "actions are quantities, not whole numbers alone")
     if len(few) < 2:
         return Finding("whole actions", "ok", "actions don't choose between whole numbers")
-    detail = (
-        f"every action value is one of {len(few)} whole numbers: if they stand for choices, no policy here fits them"
-    )
+    detail = f"every action value is one of {len(few)} whole numbers: if they are discrete choices, no policy fits"
     return Finding("whole actions", "note", detail)
 
 
@@ -176,7 +174,6 @@ def _changing_rewards(data: Trajectories) -> Finding:
 
 
 def _distinct_episodes(data: Trajectories) -> Finding:
-    """Exact copies; only episodes that share their length and their return with another are compared in full."""
     found = copies(data)
     if not found:
         return Finding("duplicate episodes", "ok", "no episode is a copy of another")
@@ -188,7 +185,10 @@ def _distinct_episodes(data: Trajectories) -> Finding:
 
 
 def copies(data: Trajectories) -> list[tuple[int, int]]:
-    """Each episode that is an exact copy of an earlier one, and the first of those."""
+    """Return (episode, original) for each episode that is an exact copy of an earlier one.
+
+    Only episodes of equal length and return are compared in full.
+    """
     keys = np.stack([data.lengths, data.returns.view(np.int64)], axis=1)[data.lengths > 0]
     episodes = np.flatnonzero(data.lengths > 0)
     _, group, count = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
@@ -220,7 +220,8 @@ def _blocks(values: Float[np.ndarray, "rows ..."]) -> Iterator[tuple[int, Float[
     return ((start, values[start : start + BLOCK]) for start in range(0, len(values), BLOCK))
 
 
-def _place(data: Trajectories, row: int, starts: Integer[np.ndarray, " episodes"]) -> str:
+def _place(row: int, starts: Integer[np.ndarray, " episodes"]) -> str:
+    """Return "episode 3, step 14" for a row, given the first row of each episode."""
     episode = int(np.searchsorted(starts, row, side="right")) - 1
     return f"episode {episode}, step {row - int(starts[episode])}"
 
@@ -230,26 +231,23 @@ def _share(part: int, whole: int) -> str:
 
 
 def require_finite(data: Trajectories, uri: str) -> None:
-    """Raise at the first NaN or infinite value, with its place."""
-    for name, rows, episode_of in (
-        ("observations", data.observations, lambda row: _episode(row, data.first_rows)),
-        ("actions", data.actions, lambda row: _episode(row, data.offsets[:-1])),
-        ("rewards", data.rewards, lambda row: _episode(row, data.offsets[:-1])),
+    """Raise if there is a NaN or infinite value; the message says where the first one is."""
+    for name, rows, starts in (
+        ("observations", data.observations, data.first_rows),
+        ("actions", data.actions, data.offsets[:-1]),
+        ("rewards", data.rewards, data.offsets[:-1]),
     ):
-        bad = first_nonfinite(rows)
-        if bad is not None:
-            episode, step = episode_of(bad)
+        first = first_nonfinite(rows)
+        if first is not None:
             raise InputError(
-                f"{uri}: {name} hold a NaN or infinite value in episode {episode}, step {step}; `trajstitch inspect` "
-                "counts them: drop or repair those episodes first"
+                f"{uri}: {name} hold a NaN or infinite value in {_place(first, starts)}; `trajstitch inspect` counts "
+                "them: drop or repair those episodes first"
             )
 
 
 def first_nonfinite(rows: np.ndarray) -> int | None:
-    """The first row with a NaN or infinite value, if any; one pass, no copy of the data."""
-    block = 1 << 18
-    for start in range(0, len(rows), block):
-        part = rows[start : start + block]
+    """Return the first row with a NaN or infinite value, if any; one pass, no copy of the data."""
+    for start, part in _blocks(rows):
         with np.errstate(over="ignore", invalid="ignore"):
             if np.isfinite(part.sum(dtype=np.float64)):
                 continue
@@ -257,8 +255,3 @@ def first_nonfinite(rows: np.ndarray) -> int | None:
         if bad.any():
             return start + int(np.argmax(bad))
     return None
-
-
-def _episode(row: int, starts: np.ndarray) -> tuple[int, int]:
-    episode = int(np.searchsorted(starts, row, side="right")) - 1
-    return episode, row - int(starts[episode])

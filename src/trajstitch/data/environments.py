@@ -1,6 +1,5 @@
-"""Which environment a data set is evaluated in, and what returns count as 0 and as 100."""
+"""The environment in which policies of a data set are evaluated, and the reference returns for scores."""
 
-import difflib
 import json
 import re
 from dataclasses import replace
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from trajstitch.errors import InputError
+from trajstitch.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     import gymnasium
@@ -22,7 +21,7 @@ REFERENCE: dict[str, tuple[float, float]] = {
     "walker2d": (1.629008, 4592.3),
     "ant": (-325.6, 3879.7),
 }
-"""D4RL's random and expert returns per task."""
+"""D4RL's returns of a random and of an expert policy for each task."""
 
 D4RL_ENVIRONMENTS = {
     "hopper": "Hopper-v4",
@@ -30,29 +29,30 @@ D4RL_ENVIRONMENTS = {
     "walker2d": "Walker2d-v4",
     "ant": "Ant-v4",
 }
-"""D4RL's v2 data was logged in environments that Gymnasium's v4 reproduce; v5 changed Walker2d's physics."""
+"""Gymnasium's v4 environments reproduce those that D4RL's v2 data was logged in; v5 changed Walker2d's physics."""
 D4RL_OPTIONS = {"Ant-v4": {"use_contact_forces": True}}
-"""What those environments need to show what D4RL's observations hold."""
+"""Arguments with which those environments give the same observations as D4RL's."""
 
 LEGACY_SPEC = {"apply_api_compatibility", "autoreset"}
-"""What an EnvSpec written before Gymnasium 1.0 holds and later ones refuse; Minari's older sets have it."""
+"""Fields of an EnvSpec written before Gymnasium 1.0 that later versions refuse; Minari's older sets have them."""
 
 
 def task_of(name: str) -> str | None:
-    """The locomotion task that a data set or environment name speaks of: Hopper-v5, hopper-medium-v2, ..."""
+    """Return the locomotion task in the name of a data set or environment: Hopper-v5, hopper-medium-v2, ..."""
     words = re.split(r"[^a-z0-9]+", name.lower())
     return next((task for task in REFERENCE if task in words and "maze" not in words), None)
 
 
 def d4rl_environment(name: str) -> str | None:
-    """The Gymnasium environment for a D4RL data set name, such as hopper-medium-replay-v2."""
+    """Return the Gymnasium environment for the name of a D4RL data set, such as hopper-medium-replay-v2."""
     return D4RL_ENVIRONMENTS.get(task_of(name) or "")
 
 
 def reference(metadata: "Metadata") -> tuple[float, float] | None:
-    """The set's own reference returns, else D4RL's for its task, else None.
+    """Return the set's own reference returns, else D4RL's for its task, else None.
 
-    The task is that of its environment, if that is one of Gymnasium's own; only without any does a name count.
+    The task is that of its environment, if it is one of Gymnasium's own; the set's name counts only if no environment
+    is recorded.
     """
     if metadata.reference is not None:
         return metadata.reference
@@ -63,22 +63,23 @@ def reference(metadata: "Metadata") -> tuple[float, float] | None:
 
 
 def normalised(returns: float | Float[np.ndarray, "..."], metadata: "Metadata") -> Float[np.ndarray, "..."]:
-    """Returns as scores, 0 for the reference's random and 100 for its expert policy; as they are without one."""
+    """Return scores for returns: 0 for the reference's random policy, 100 for its expert; unchanged without one."""
     scale = reference(metadata)
     with np.errstate(over="ignore"):
         return np.asarray(returns) if scale is None else 100 * (np.asarray(returns) - scale[0]) / (scale[1] - scale[0])
 
 
 def environment_id(metadata: "Metadata") -> str | None:
+    """Return the Gymnasium id of the environment to evaluate in, if one is recorded."""
     spec = metadata.evaluation_environment or metadata.environment
     return None if spec is None else json.loads(spec)["id"]
 
 
 def make(metadata: "Metadata", **options: object) -> "gymnasium.Env":
-    """The environment to evaluate in, from the data set's own spec."""
+    """Make the environment to evaluate in, from the spec in the metadata."""
     spec = metadata.evaluation_environment or metadata.environment
     if spec is None:
-        raise InputError(f"{metadata.source or metadata.name}: names no environment, so nothing can be rolled out")
+        raise InputError(f"{metadata.source or metadata.name}: names no environment, so policies can't be rolled out")
     import gymnasium
     from gymnasium.envs.registration import EnvSpec
 
@@ -92,19 +93,17 @@ def make(metadata: "Metadata", **options: object) -> "gymnasium.Env":
 
 
 def time_limit(environment: str) -> int | None:
-    """The steps after which a registered environment cuts an episode."""
+    """Return the number of steps after which a registered environment truncates an episode."""
     return json.loads(spec_json(environment))["max_episode_steps"]
 
 
 def spec_json(environment: str) -> str:
-    """A registered environment's EnvSpec as JSON, without starting it (so without MuJoCo)."""
+    """Return a registered environment's EnvSpec as JSON, without starting the environment (so without MuJoCo)."""
     import gymnasium
 
     try:
         spec = gymnasium.spec(environment)
         return replace(spec, kwargs={**spec.kwargs, **D4RL_OPTIONS.get(environment, {})}).to_json()
     except gymnasium.error.Error as error:
-        near = difflib.get_close_matches(environment, list(gymnasium.registry), n=1)
-        raise InputError(
-            f"unknown environment {environment!r}{f' (did you mean {near[0]!r}?)' if near else ''}"
-        ) from error
+        hint = did_you_mean(environment, gymnasium.registry)
+        raise InputError(f"unknown environment {environment!r}{hint}") from error

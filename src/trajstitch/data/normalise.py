@@ -1,4 +1,4 @@
-"""Standardising: every mean, standard deviation and rescaling of the project, in NumPy alone."""
+"""Standardising and rescaling of columns: every mean and standard deviation of the project, in NumPy."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -12,21 +12,21 @@ from trajstitch.data.trajectories import Trajectories
 ROUNDING = 1e-6
 """Relative size of differences that may be rounding alone: float32 keeps 6e-8."""
 FAR, SMALL = 1e4, 1e-5
-"""A column whose mean is FAR times its standard deviation is too far from zero for float32 to tell its values apart;
-one whose standard deviation is below SMALL is too small to be told from a constant."""
+"""A column is far from zero if its mean is FAR times its standard deviation: float32 would merge its values. It is
+small if its standard deviation is below SMALL: it would count as constant."""
 
 WIDEST = 1000
-"""A bound that is this many times as far from the logged actions as they are wide (or 1) stands for none: a network
-whose output spans it could not hit them."""
+"""A bound that is further from the logged actions than this many times their range (or 1) is ignored: a network whose
+output spans it could not resolve them."""
 
 
 def varies(std: Any, size: Any, rounding: float = ROUNDING) -> Bool[np.ndarray, "..."]:
-    """Return whether a standard deviation is more than the rounding of numbers of this size: else it is a constant."""
+    """Return whether a standard deviation exceeds the rounding error of numbers of this size; a constant's doesn't."""
     return std > rounding * size
 
 
 class Normaliser(NamedTuple):
-    """Mean and standard deviation of each column. A column that never varies keeps its scale.
+    """Mean and standard deviation of each column; a constant column has the standard deviation 1.
 
     Arrays may be NumPy's or JAX's.
     """
@@ -36,7 +36,7 @@ class Normaliser(NamedTuple):
 
     @classmethod
     def of(cls, rows: Float[np.ndarray, "rows columns"], epsilon: float = 0.0) -> "Normaliser":
-        """Measure rows in double precision; `epsilon` is added to the standard deviation of columns that vary."""
+        """Compute them in double precision; `epsilon` is added to the standard deviation of columns that vary."""
         mean, std = rows.mean(0, dtype=np.float64), rows.std(0, dtype=np.float64)
         return cls(mean, np.where(varies(std, 1 + np.abs(mean)), std + epsilon, 1.0))
 
@@ -48,7 +48,7 @@ class Normaliser(NamedTuple):
 
 
 class Float32Loss(NamedTuple):
-    """What float32 would lose of states: columns too far from zero (time stamps, map coordinates) or too small."""
+    """Columns that lose information in float32: far from zero (time stamps, map coordinates) or very small."""
 
     mean: Float[np.ndarray, " columns"]
     std: Float[np.ndarray, " columns"]
@@ -62,7 +62,7 @@ class Float32Loss(NamedTuple):
         return cls(mean, std, changes & (np.abs(mean) > FAR * std), changes & (std < SMALL))
 
     def avoid(self, normaliser: Normaliser) -> Normaliser:
-        """Return the normaliser, with the columns that would be lost standardised from double precision."""
+        """Return the normaliser with double-precision mean and standard deviation for columns that float32 loses."""
         lost = self.far | self.small
         if not lost.any():
             return normaliser
@@ -70,9 +70,9 @@ class Float32Loss(NamedTuple):
 
 
 def rescale_for_float32(data: Trajectories) -> Trajectories:
-    """Return the data with far columns shifted and small ones stretched, so that float32 loses nothing.
+    """Return the data as float32 with far columns shifted and small ones scaled up, so that nothing is lost.
 
-    Most data needs neither and comes back as it is.
+    Data without such columns is returned unchanged.
     """
     loss = Float32Loss.of(data.observations)
     if not (loss.far | loss.small).any():
@@ -82,7 +82,7 @@ def rescale_for_float32(data: Trajectories) -> Trajectories:
 
 
 def action_bounds(data: Trajectories) -> tuple[Float[np.ndarray, " action"], Float[np.ndarray, " action"]]:
-    """The action space's bounds; where it has none, or none that says anything, the widest action logged."""
+    """Return the action space's bounds, or the range of the logged actions where it has none or very wide ones."""
     low, high = data.actions.min(0).astype(np.float64), data.actions.max(0).astype(np.float64)
     if data.metadata.action_space is not None:
         space_low, space_high = flat_bounds(data.metadata.action_space)

@@ -1,12 +1,12 @@
 """Arithmetic on rows that come in runs of different lengths: episodes, neighbour lists, groups of edges."""
 
 import numpy as np
-from jaxtyping import Float, Integer
+from jaxtyping import Float, Integer, Shaped
 from scipy.signal import lfilter
 
 
 def offsets_of(lengths: Integer[np.ndarray, " runs"]) -> Integer[np.ndarray, " runs+1"]:
-    """Return where each run starts when they lie end to end, and where the last one ends."""
+    """Return where each run starts if they are stored one after the other, and where the last one ends."""
     return np.concatenate(([0], np.cumsum(lengths)))
 
 
@@ -27,7 +27,7 @@ def rows_of(
     return np.repeat(starts, lengths) + positions(lengths)
 
 
-def sums(values: Float[np.ndarray, " rows"], lengths: Integer[np.ndarray, " runs"]) -> Float[np.ndarray, " runs"]:
+def sums(values: Shaped[np.ndarray, " rows"], lengths: Integer[np.ndarray, " runs"]) -> Float[np.ndarray, " runs"]:
     """Return the sum over each run."""
     return np.bincount(owners(lengths), values, minlength=len(lengths))
 
@@ -35,6 +35,16 @@ def sums(values: Float[np.ndarray, " rows"], lengths: Integer[np.ndarray, " runs
 def discounted_sums(
     values: Float[np.ndarray, " rows"], discount: float, after: float = 0.0
 ) -> Float[np.ndarray, " rows"]:
-    """Return the discounted sum of `values` from each row to the last, and of `after`, which follows the last."""
+    """Return the discounted sum of `values` from each row to the last; `after` is the value that follows the last."""
     reverse = lfilter([1.0], [1.0, -discount], values[::-1], zi=[discount * after])[0]
     return np.asarray(reverse)[::-1]
+
+
+def rank_among_equals(*keys: Integer[np.ndarray, " rows"]) -> Integer[np.ndarray, " rows"]:
+    """Return how many rows before each have the same keys."""
+    order = np.lexsort(keys)
+    begins = np.concatenate(([True], np.any([np.diff(key[order]) != 0 for key in keys], axis=0)))
+    place = np.arange(len(order))
+    rank = np.empty(len(order), np.int64)
+    rank[order] = place - np.maximum.accumulate(np.where(begins, place, 0))
+    return rank

@@ -1,4 +1,4 @@
-"""Flat rows and the spaces they came from: vectors, boxes of any shape, nested dicts of boxes."""
+"""Conversion between flat rows and observations of a space: vectors, boxes of any shape, nested dicts of boxes."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ SUPPORTED = "supported are floating-point Box spaces and, for observations, (nes
 
 
 def require_supported(space: Space, role: str) -> None:
-    """Raise unless rows of `space` can be stitched; `role` is "observation" or "action"."""
+    """Raise unless data of `space` is supported; `role` is "observation" or "action"."""
     if role == "action" and not isinstance(space, Box):
         raise InputError(f"the {role} space is {space}: {SUPPORTED}")
     for path, leaf in leaves(space, role):
@@ -27,7 +27,7 @@ def require_supported(space: Space, role: str) -> None:
 
 
 def leaves(space: Space, role: str = "observation") -> Iterator[tuple[tuple[str, ...], Box]]:
-    """Each Box in the space with its path, in the order its values take in a flat row."""
+    """Yield each Box in the space with its path, in the order of their columns in a flat row."""
     if isinstance(space, Box):
         yield (), space
     elif isinstance(space, Dict):
@@ -39,17 +39,18 @@ def leaves(space: Space, role: str = "observation") -> Iterator[tuple[tuple[str,
 
 
 def flat_size(space: Space) -> int:
+    """Return the number of columns of a flat row."""
     return sum(int(np.prod(leaf.shape)) for _, leaf in leaves(space))
 
 
 def flat_bounds(space: Space) -> tuple[Float[np.ndarray, " size"], Float[np.ndarray, " size"]]:
-    """Lowest and highest value of each column of a flat row."""
+    """Return the lowest and highest value of each column of a flat row."""
     boxes = [leaf for _, leaf in leaves(space)]
     return tuple(np.concatenate([getattr(box, side).ravel() for box in boxes]) for side in ("low", "high"))  # pyright: ignore[reportReturnType]
 
 
 def flatten(space: Space, values: Any) -> Float[np.ndarray, "rows size"]:
-    """Rows of a batch of observations; a Dict space takes (nested) dicts of arrays with a leading row axis."""
+    """Return a batch of observations as flat rows; for a Dict space, `values` are (nested) dicts of batches."""
 
     def at(path: tuple[str, ...]) -> np.ndarray:
         part = values
@@ -61,7 +62,7 @@ def flatten(space: Space, values: Any) -> Float[np.ndarray, "rows size"]:
 
 
 def unflatten(space: Space, rows: Float[np.ndarray, "rows size"]) -> Any:
-    """The inverse of `flatten`: an array for a Box, nested dicts of arrays for a Dict."""
+    """Return flat rows as observations, an array for a Box, nested dicts for a Dict: the inverse of `flatten`."""
     nested: dict[str, Any] = {}
     for path, part in split(space, rows).items():
         if not path:
@@ -74,15 +75,15 @@ def unflatten(space: Space, rows: Float[np.ndarray, "rows size"]) -> Any:
 
 
 def join(space: Space, parts: dict[tuple[str, ...], np.ndarray]) -> Float[np.ndarray, "rows size"]:
-    """Rows from the array of each leaf, by its path."""
+    """Return flat rows from the array of each leaf, given by its path."""
     columns = [parts[path].reshape(len(parts[path]), int(np.prod(leaf.shape))) for path, leaf in leaves(space)]
     return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
 
 
 def split(space: Space, rows: Float[np.ndarray, "rows size"]) -> dict[tuple[str, ...], np.ndarray]:
-    """The inverse of `join`.
+    """Return the array of each leaf by its path: the inverse of `join`.
 
-    The leaves of a Dict get their own dtype back, which the rows have not if they differ, unless values would change.
+    The leaves of a Dict get their own dtype back (flat rows have one dtype for all), unless that would change values.
     """
     parts, start = {}, 0
     for path, leaf in leaves(space):
@@ -100,19 +101,19 @@ def _exactly(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def to_json(space: Space) -> str:
-    """A space as Minari writes it."""
+    """Return a space as JSON, as Minari writes it."""
     from minari.serialization import serialize_space
 
     return str(serialize_space(space))
 
 
 def from_json(text: str) -> Space:
-    """The inverse of `to_json`."""
+    """Return the space that `to_json` wrote."""
     from minari.serialization import deserialize_space
 
     def space(stored: dict[str, Any]) -> Space:
         if stored["type"] == "Dict":
-            # Pairs keep their order, which is the order of a row's columns; a dict would be sorted by name.
+            # A list of pairs keeps the order of a row's columns; Gymnasium would sort a dict by name.
             return Dict([(name, space(part)) for name, part in stored["subspaces"].items()])
         return deserialize_space(stored)
 
@@ -120,5 +121,5 @@ def from_json(text: str) -> Space:
 
 
 def vector(size: int, dtype: Any = np.float64, low: float = -np.inf, high: float = np.inf) -> Box:
-    """The space of plain vectors, for data that came without one."""
+    """Return a space of plain vectors, for data without a space of its own."""
     return Box(low, high, (size,), dtype)

@@ -1,8 +1,8 @@
 """The data: trajectories as flat arrays and episode offsets.
 
-An episode of T steps has T+1 observations, so the state a step ends in is always known, and the rows of
-`observations` for episode e start at `offsets[e] + e`. Terminated and truncated are different things: after a
-termination nothing follows, after a truncation (a time limit, or the log's end) the world went on unobserved.
+An episode of T steps has T+1 observations, so the next state of every step is known, and the rows of `observations` for
+episode e start at `offsets[e] + e`. Terminated and truncated are different things: nothing follows a termination, while
+after a truncation (a time limit, or the end of the log) the episode went on unobserved.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ Verdict = Literal["ok", "note", "bad"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found: `ok`, a `note` worth knowing, or `bad` data that no method should learn from."""
+    """What one check found: `ok`, a `note` that a user should know, or `bad` data that no method should learn from."""
 
     check: str
     verdict: Verdict
@@ -32,44 +32,44 @@ class Finding:
 
 @dataclass(frozen=True)
 class Metadata:
-    """What is known about a data set beside its arrays."""
+    """What is known about a data set in addition to its arrays."""
 
     name: str = "unnamed"
-    """The data set's identifier in its own ecosystem."""
+    """The data set's name, such as its Minari id or its file's name."""
     source: str = ""
     """The URI it was loaded from, or how it was made."""
     environment: str | None = None
-    """Gymnasium's EnvSpec of the environment it was collected in, as JSON."""
+    """EnvSpec (Gymnasium's, as JSON) of the environment that the data was collected in."""
     evaluation_environment: str | None = None
-    """EnvSpec of the environment to evaluate in, where it is not the one above."""
+    """EnvSpec of the environment to evaluate in, if it is another one."""
     observation_space: Space | None = None
-    """The original space, which may be nested: `spaces.flatten` made the rows, `spaces.unflatten` undoes it."""
+    """The original space, which may be nested; `spaces.unflatten` turns rows back into its observations."""
     action_space: Space | None = None
     """The original action space, with its bounds."""
     reference: tuple[float, float] | None = None
-    """Returns of a random and of an expert policy: scores 0 and 100."""
+    """Returns of a random and of an expert policy, which get the scores 0 and 100."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Everything else the format stored about the set (JSON values), handed back when it is saved."""
+    """Everything else that the format stores about the set (JSON values); saved with it again."""
     findings: tuple[Finding, ...] = ()
-    """What the loader had to repair or leave out."""
+    """What the loader repaired or left out."""
 
 
 @dataclass(frozen=True, eq=False)
 class Provenance:
-    """Where each step comes from: logged in the source data, or stitched between two of its states."""
+    """Where each step comes from: logged in the source data, or a stitched jump between two of its states."""
 
     source_episode: Integer[np.ndarray, " steps"]
-    """Episode of the source data that holds the state the step starts in."""
+    """Episode of the source data that the step's state was observed in."""
     source_step: Integer[np.ndarray, " steps"]
     """That state's index within the episode."""
     stitched: Bool[np.ndarray, " steps"]
     """True where the step is a jump with a synthetic action and reward."""
     margin: Float[np.ndarray, " steps"]
-    """A jump's log-likelihood over the logged step's (NaN where logged)."""
+    """Log-likelihood of the jump minus that of the logged step (NaN where logged)."""
     value_gain: Float[np.ndarray, " steps"]
-    """V(jump's target) - V(logged next state) (NaN where logged)."""
+    """V(target of the jump) - V(logged next state) (NaN where logged)."""
     predicted_reward: Float[np.ndarray, " steps"]
-    """The reward model's word for the jump (NaN where logged)."""
+    """Reward that the reward model predicts for the jump (NaN where logged)."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -79,11 +79,11 @@ class Provenance:
 
     @classmethod
     def logged(cls, offsets: Integer[np.ndarray, " episodes+1"]) -> Self:
-        """Every step as it was logged: the provenance of a data set that nothing has touched."""
+        """Return the provenance of data without jumps: every step is logged."""
         lengths = np.diff(offsets)
         nothing = np.full(offsets[-1], np.nan, np.float32)
         return cls(
-            source_episode=np.repeat(np.arange(len(lengths), dtype=np.int32), lengths),
+            source_episode=ragged.owners(lengths).astype(np.int32),
             source_step=ragged.positions(lengths).astype(np.int32),
             stitched=np.zeros(offsets[-1], bool),
             margin=nothing,
@@ -92,12 +92,13 @@ class Provenance:
         )
 
     def rows(self, index: Integer[np.ndarray, " rows"]) -> Self:
+        """Return the provenance of some of the steps."""
         return type(self)(**{item.name: getattr(self, item.name)[index] for item in fields(self)})
 
 
 @dataclass(frozen=True, eq=False)
 class Trajectories:
-    """An immutable set of episodes. Arrays are checked for shape here and for content by `checks.check`."""
+    """An immutable set of episodes. Shapes are checked here, contents by `checks.check`."""
 
     observations: Float[np.ndarray, "steps+episodes observation"]
     actions: Float[np.ndarray, "steps action"]
@@ -126,7 +127,7 @@ class Trajectories:
                 raise InputError(f"{name}: expected {wanted} values, got dtype {array.dtype}")
         steps, episodes = len(self.rewards), len(self.offsets) - 1
         if episodes < 1:
-            raise InputError("the data set has no episodes: there is nothing to work with")
+            raise InputError("the data set has no episodes")
         if self.offsets[0] != 0 or self.offsets[-1] != steps or (np.diff(self.offsets) < 0).any():
             raise InputError(f"offsets: must rise from 0 to the number of steps ({steps:,})")
         for name, length in (
@@ -146,7 +147,7 @@ class Trajectories:
     # Sizes and indices
 
     def __len__(self) -> int:
-        """The number of episodes."""
+        """Return the number of episodes."""
         return len(self.offsets) - 1
 
     @property
@@ -164,7 +165,7 @@ class Trajectories:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held by the data's arrays, provenance aside."""
+        """Bytes of the arrays, without the provenance's."""
         arrays = (self.observations, self.actions, self.rewards, self.terminated, self.truncated)
         return sum(array.nbytes for array in arrays)
 
@@ -178,25 +179,28 @@ class Trajectories:
 
     @cached_property
     def state_rows(self) -> Integer[np.ndarray, " steps"]:
-        """The row of `observations` each step starts in; the next state's row is one more."""
+        """Row of `observations` with each step's state; its next state is in the row after it."""
         return _frozen(np.arange(self.steps) + self.episode_of_step)
 
     @cached_property
     def first_rows(self) -> Integer[np.ndarray, " episodes"]:
-        """The row of each episode's first observation."""
+        """Row of `observations` with each episode's first one."""
         return _frozen(self.offsets[:-1] + np.arange(len(self)))
 
-    # What the episodes are worth
+    # Returns and ends
 
     @cached_property
     def returns(self) -> Float[np.ndarray, " episodes"]:
-        """Each episode's undiscounted sum of rewards."""
-        return _frozen(np.bincount(self.episode_of_step, self.rewards, minlength=len(self)))
+        """Undiscounted sum of rewards of each episode."""
+        return _frozen(ragged.sums(self.rewards, self.lengths))
 
     def discounted_returns(
         self, discount: float, after: Float[np.ndarray, " episodes"] | None = None
     ) -> Float[np.ndarray, " steps"]:
-        """Return the discounted sum of rewards from each step to its episode's end, and of what follows by `after`."""
+        """Return the discounted sum of rewards from each step to the end of its episode.
+
+        `after` is each episode's value of what follows its last step, 0 if not given.
+        """
         total, rewards = np.empty(self.steps), self.rewards.astype(np.float64)
         ends = np.zeros(len(self)) if after is None else np.asarray(after, np.float64)
         for start, stop, following in zip(self.offsets[:-1], self.offsets[1:], ends, strict=True):
@@ -206,7 +210,7 @@ class Trajectories:
 
     @cached_property
     def episode_terminated(self) -> Bool[np.ndarray, " episodes"]:
-        """Whether each episode ends in a termination (an empty one does not)."""
+        """Whether each episode ends in a termination (False for an empty one)."""
         return _frozen(self._at_end(self.terminated))
 
     @cached_property
@@ -222,10 +226,10 @@ class Trajectories:
     # Choosing episodes
 
     def __getitem__(self, which: int | slice | Sequence[int] | np.ndarray) -> Self:
-        """Some of the episodes, in the order asked for; one index gives a set of one episode."""
+        """Return the chosen episodes in the given order; an integer gives a set of one episode."""
         episodes = np.atleast_1d(np.arange(len(self))[list(which) if isinstance(which, Sequence) else which])
         if len(episodes) == 0:
-            raise InputError("the selection holds no episodes")
+            raise InputError("the selection has no episodes")
         lengths = self.lengths[episodes]
         offsets = ragged.offsets_of(lengths)
         steps = ragged.rows_of(self.offsets[episodes], lengths)
@@ -243,7 +247,7 @@ class Trajectories:
 
     @property
     def fingerprint(self) -> str:
-        """Tells this data from any other: of all numbers, to the bit."""
+        """Hash of all arrays but the provenance: data that differs in any bit has another fingerprint."""
         made = hashlib.blake2b(digest_size=8)
         for name in ("observations", "actions", "rewards", "terminated", "truncated", "offsets"):
             array = np.ascontiguousarray(getattr(self, name))
@@ -255,19 +259,19 @@ class Trajectories:
         return (self[episode] for episode in range(len(self)))
 
     def best(self, fraction: float) -> Self:
-        """The best `fraction` of the episodes (at least one), in their original order.
+        """Return the best `fraction` of the episodes by return (at least one), in their original order.
 
-        They are ranked by return; those without a step come last. A stitched one's is partly predicted, and known to a
-        tenth of its size, as in acceptance: it counts for that much less, and where the last one chosen is stitched,
-        all those are chosen that may be as good. The best stitched episodes are much alike, and alone would show few
-        states.
+        Episodes without steps come last. The return of a stitched episode is partly predicted and counts 10 % less,
+        the tolerance with which stitching accepts trajectories. If the last chosen episode is stitched, all episodes
+        within that tolerance of it are chosen too: the best stitched episodes are very similar, and alone would show
+        few states.
         """
         if not 0 < fraction <= 1:
-            raise InputError(f"the best fraction must be above 0 and at most 1, not {fraction}")
+            raise InputError(f"`fraction` must be above 0 and at most 1, not {fraction}")
         count = max(1, round(fraction * len(self)))
         returns, stitched = self.returns, np.zeros(len(self), bool)
         if self.provenance is not None:
-            stitched = np.bincount(self.episode_of_step, self.provenance.stitched, minlength=len(self)) > 0
+            stitched = ragged.sums(self.provenance.stitched, self.lengths) > 0
         least = np.where(self.lengths > 0, returns - np.where(stitched, 0.1 * np.abs(returns), 0), -np.inf)
         order = np.argsort(-least, kind="stable")
         chosen = np.zeros(len(self), bool)
@@ -277,7 +281,7 @@ class Trajectories:
         return self[np.flatnonzero(chosen)]
 
     def summary(self) -> dict[str, Any]:
-        """The facts `trajstitch inspect` prints first, as plain JSON values."""
+        """Return sizes and the distribution of returns and lengths, as plain JSON values."""
         returns, lengths = self.returns, self.lengths
         spread = {
             name: {
@@ -306,7 +310,7 @@ class Trajectories:
         }
 
     def equals(self, other: "Trajectories") -> bool:
-        """Whether both hold the same episodes, bit for bit (metadata aside)."""
+        """Return whether both hold the same episodes, bit for bit; metadata and provenance are not compared."""
         return all(
             getattr(self, name).dtype == getattr(other, name).dtype
             and np.array_equal(getattr(self, name), getattr(other, name), equal_nan=name not in _FLAGS)
@@ -318,16 +322,15 @@ _FLAGS = ("terminated", "truncated", "offsets")
 
 
 def concatenate(parts: Sequence[Trajectories]) -> Trajectories:
-    """All the episodes of several sets, in order; metadata comes from the first.
+    """Return the episodes of several sets, in order, with the metadata of the first.
 
-    Provenance survives only if every part has it: its episode numbers are each part's own.
+    Provenance is kept only if every part has it; its episode numbers stay those of each part's own source.
     """
     if not parts:
-        raise InputError("there is nothing to concatenate")
+        raise InputError("there is nothing to concatenate: give at least one set")
     sizes = {(part.observation_size, part.action_size) for part in parts}
     if len(sizes) > 1:
         raise InputError(f"the sets differ in observation and action size: {sorted(sizes)}")
-    bases = np.cumsum([0, *(part.steps for part in parts)])
     provenances = [part.provenance for part in parts if part.provenance is not None]
     provenance = None
     if len(provenances) == len(parts):
@@ -343,7 +346,7 @@ def concatenate(parts: Sequence[Trajectories]) -> Trajectories:
         rewards=np.concatenate([part.rewards for part in parts]),
         terminated=np.concatenate([part.terminated for part in parts]),
         truncated=np.concatenate([part.truncated for part in parts]),
-        offsets=np.concatenate([[0], *(part.offsets[1:] + base for part, base in zip(parts, bases, strict=False))]),
+        offsets=ragged.offsets_of(np.concatenate([part.lengths for part in parts])),
         metadata=parts[0].metadata,
         provenance=provenance,
     )

@@ -1,4 +1,4 @@
-"""Single steps as arrays, as models and policies draw them, and the split into training and held-out steps."""
+"""Transitions as arrays, from which batches are drawn, and the split into training and held-out steps."""
 
 from typing import Any, NamedTuple
 
@@ -9,11 +9,11 @@ from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
 
 FEWEST_EPISODES = 10
-"""With fewer episodes than this, single steps are held out rather than whole episodes."""
+"""With fewer episodes than this, single steps are held out instead of whole episodes."""
 
 
 class Transitions(NamedTuple):
-    """Steps, one a row: what `fit` draws its batches from, and what a batch is."""
+    """One transition per row: what `fit` draws batches from, and also a batch itself."""
 
     observation: Float[Array, "steps observation"]
     action: Float[Array, "steps action"]
@@ -23,7 +23,7 @@ class Transitions(NamedTuple):
 
 
 def transitions(data: Trajectories, steps: Integer[np.ndarray, " some"] | None = None) -> Transitions:
-    """The steps asked for (all, unless told), still as NumPy arrays: `fit` takes them to the device."""
+    """Return the given steps (all if not given) as NumPy arrays; `fit` moves them to the device."""
     steps = np.arange(data.steps) if steps is None else steps
     rows = data.state_rows[steps]
 
@@ -42,7 +42,10 @@ def transitions(data: Trajectories, steps: Integer[np.ndarray, " some"] | None =
 def hold_out(
     data: Trajectories, fraction: float, seed: int = 0
 ) -> tuple[Integer[np.ndarray, " train"], Integer[np.ndarray, " held_out"]]:
-    """Split the steps: whole episodes are held out, since neighbouring steps all but repeat each other."""
+    """Split the steps into training and held-out ones.
+
+    Whole episodes are held out, since neighbouring steps are nearly equal.
+    """
     if data.steps < 2:
         raise InputError(
             f"{data.metadata.source or data.metadata.name}: {data.steps} step(s) are too few to learn from"

@@ -1,4 +1,4 @@
-"""How real are the jumps? The simulator's answer, beside what the models said of them."""
+"""The simulator check: how far jumps miss their targets in the simulator, beside the scores of the jump tests."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -8,9 +8,11 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import spearmanr
 
+from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.evaluation.simulator import replay
 from trajstitch.stitching.graph import Edges, StitchGraph
+from trajstitch.stitching.jump_tests import likelihood_margin
 
 CONSISTENCIES = (0.05, 0.1, 0.2, 0.3, 0.5, np.inf)
 MARGINS = (-np.inf, -64.0, -16.0, -4.0, 0.0, np.inf)
@@ -18,20 +20,20 @@ MARGINS = (-np.inf, -64.0, -16.0, -4.0, 0.0, np.inf)
 
 @dataclass(frozen=True)
 class SimulatorCheck:
-    """Steps (s, a, s', r) against what the simulator does in s with a; only states it could be set to exactly."""
+    """Steps (s, a, s', r) compared with what the simulator does in s with a; only states it can be set to exactly."""
 
     error: Float[np.ndarray, " steps"]
-    """Distance of its next state from s', in standardised states."""
+    """Distance of the simulator's next state from s', in standardised states."""
     length: Float[np.ndarray, " steps"]
     """The step's own length."""
     reward_error: Float[np.ndarray, " steps"]
-    """The claimed reward less the true one."""
+    """The predicted reward less the true one."""
     index: np.ndarray
-    """Which of the steps asked about these are."""
+    """Which of the given steps these are."""
 
     @property
     def ratio(self) -> Float[np.ndarray, " steps"]:
-        """Error over step length: 0 is real, 1 is as wrong as staying put."""
+        """Error over step length: 0 is exact, 1 is as wrong as not moving."""
         return self.error / np.maximum(self.length, 1e-9)
 
     def summary(self) -> dict[str, Any]:
@@ -47,32 +49,31 @@ class SimulatorCheck:
         }
 
 
-def ask(
+def check_steps(
     data: Trajectories,
     observations: np.ndarray,
     actions: np.ndarray,
     next_observations: np.ndarray,
     rewards: np.ndarray,
 ) -> SimulatorCheck:
-    """What the simulator of the data's environment says of steps; lengths are in units of the data's spread."""
+    """Compare steps with the simulator of the data's environment; distances are between standardised states."""
     outcome = replay(data.metadata, observations, actions)
-    spread = data.observations.std(0, dtype=np.float64)
-    spread = np.where(spread > 1e-9, spread, 1.0)
+    std = Normaliser.of(data.observations).std
     known = np.flatnonzero(outcome.known)
     return SimulatorCheck(
-        error=np.linalg.norm((outcome.next_observations - next_observations)[known] / spread, axis=1),
-        length=np.linalg.norm((next_observations - observations)[known] / spread, axis=1),
+        error=np.linalg.norm((outcome.next_observations - next_observations)[known] / std, axis=1),
+        length=np.linalg.norm((next_observations - observations)[known] / std, axis=1),
         reward_error=(rewards - outcome.rewards)[known],
         index=known,
     )
 
 
 def check_jumps(data: Trajectories, stitched: Trajectories, most: int = 20_000) -> SimulatorCheck:
-    """The truth about the steps of a stitched data set that are jumps."""
+    """Check the steps of a stitched data set that are jumps."""
     assert stitched.provenance is not None
     jumps = _some(np.flatnonzero(stitched.provenance.stitched), most)
     rows = stitched.state_rows[jumps]
-    return ask(
+    return check_steps(
         data,
         stitched.observations[rows],
         stitched.actions[jumps],
@@ -82,36 +83,41 @@ def check_jumps(data: Trajectories, stitched: Trajectories, most: int = 20_000) 
 
 
 def check_edges(data: Trajectories, graph: StitchGraph, most: int = 20_000) -> tuple[SimulatorCheck, Edges]:
-    """The truth about the graph's edges, taken or not, and the edges asked about."""
+    """Check the graph's edges, made or not; return the check and the edges it covers."""
     edges = graph.edges.take(_some(np.arange(len(graph.edges)), most))
+    assert edges.action is not None
+    assert edges.reward is not None
     states = data.observations
-    truth = ask(data, states[edges.source], edges.action, states[edges.target], edges.reward)
-    return truth, edges.take(truth.index)
+    check = check_steps(data, states[edges.source], edges.action, states[edges.target], edges.reward)
+    return check, edges.take(check.index)
 
 
 def report(data: Trajectories, stitched: Trajectories, graph: StitchGraph, most: int = 20_000) -> dict[str, Any]:
-    """Logged steps, jumps made, and edges by consistency and by likelihood margin, with the rank correlations."""
+    """Return how far logged steps, jumps and edges miss, and how well each jump test's score predicts that."""
     steps = _some(np.arange(data.steps), min(most, 1_000))
     rows = data.state_rows[steps]
-    logged = ask(data, data.observations[rows], data.actions[steps], data.observations[rows + 1], data.rewards[steps])
-    made = check_jumps(data, stitched, most)
-    facts = {"logged": logged.summary(), "jumps": made.summary()}
-    if not len(graph.edges) or not graph.edges.action.shape[1]:
+    states = data.observations
+    logged = check_steps(data, states[rows], data.actions[steps], states[rows + 1], data.rewards[steps])
+    facts = {"logged": logged.summary(), "jumps": check_jumps(data, stitched, most).summary()}
+    if not len(graph.edges) or graph.edges.action is None:
         return facts
-    truth, edges = check_edges(data, graph, most)
-    margin = edges.low - graph.logged[edges.source]
+    check, edges = check_edges(data, graph, most)
+    found: dict[str, tuple[np.ndarray, tuple[float, ...]]] = {}
+    if "consistency" in edges.scores:
+        found["consistency"] = edges.scores["consistency"], (0.0, *CONSISTENCIES)
+    if "log_likelihood" in edges.scores:
+        replaced = {name: values[edges.source] for name, values in graph.logged.items()}
+        found["margin"] = likelihood_margin(edges.scores, replaced, len(edges)), MARGINS
+    # A small consistency and a large margin are good signs.
+    suspicion = {
+        "likelihood" if name == "margin" else name: -values if name == "margin" else values
+        for name, (values, _) in found.items()
+    }
     return facts | {
-        "edges": truth.summary(),
-        "by_consistency": _by(edges.consistency, truth.ratio, (0.0, *CONSISTENCIES)),
-        "by_margin": _by(margin, truth.ratio, MARGINS),
-        "rank_correlation": {
-            "consistency": _correlation(edges.consistency, truth.ratio),
-            "likelihood": _correlation(-margin, truth.ratio),
-        },
-        "tenths": {
-            "consistency": _tenths(edges.consistency, truth.ratio),
-            "likelihood": _tenths(-margin, truth.ratio),
-        },
+        "edges": check.summary(),
+        **{f"by_{name}": _by(values, check.ratio, bounds) for name, (values, bounds) in found.items()},
+        "rank_correlation": {name: _correlation(values, check.ratio) for name, values in suspicion.items()},
+        "tenths": {name: _tenths(values, check.ratio) for name, values in suspicion.items()},
     }
 
 
@@ -132,7 +138,7 @@ def _by(scale: np.ndarray, ratio: np.ndarray, bounds: tuple[float, ...]) -> list
 
 
 def _tenths(suspicion: np.ndarray, ratio: np.ndarray) -> list[list[float]]:
-    """Quartiles of the true error in each tenth of the edges, from the least to the most suspicious."""
+    """Return quartiles of the true error in each tenth of the edges, from the least to the most suspicious."""
     parts = np.array_split(ratio[np.argsort(suspicion, kind="stable")], 10)
     return [np.quantile(part, (0.25, 0.5, 0.75)).tolist() for part in parts if len(part)]
 

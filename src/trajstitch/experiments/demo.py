@@ -16,9 +16,10 @@ from rich.table import Table
 from tyro.conf import Positional
 
 from trajstitch import formats
+from trajstitch.cli.inspect import render
 from trajstitch.cli.output import stdout
 from trajstitch.data.environments import normalised
-from trajstitch.data.summary import inspect, render
+from trajstitch.data.summary import inspect
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.evaluation.scores import Summary
 from trajstitch.storage.atomic import replacing

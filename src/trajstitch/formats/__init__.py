@@ -1,77 +1,67 @@
-"""Data in and out: one URI names a data set in any of the supported formats.
+"""Load and save data sets in any supported format, named by a URI.
 
-minari:ID          a data set of the local Minari store (downloaded when it is not there)
+minari:ID          a data set of the local Minari store, downloaded if it isn't there
 d4rl:FILE.hdf5     D4RL's HDF5 layout, v0 and v2
-npz:FILE.npz       NumPy arrays, our keys or the usual spellings
-table:FILE         CSV or Parquet, one row a step
-TASK/SET           a built-in set, such as hopper/medium-replay
+npz:FILE.npz       NumPy arrays, under our names or the usual ones
+table:FILE         CSV or Parquet, one row per step
+
+Built-in sets such as hopper/medium-replay are no URIs: `benchmark.sources` resolves their names.
 """
 
-import difflib
-from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from trajstitch.errors import InputError
+from trajstitch.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from trajstitch.data.trajectories import Trajectories
-    from trajstitch.formats.table import Columns
 
-SCHEMES = ("minari", "d4rl", "npz", "table")
-
-
-@dataclass(frozen=True)
-class URI:
-    scheme: str
-    """One of SCHEMES, or "set" for a built-in set."""
-    location: str
-    """What follows the colon: an identifier or a path."""
-
-    def __str__(self) -> str:
-        return self.location if self.scheme == "set" else f"{self.scheme}:{self.location}"
+FORMATS = {
+    "minari": "trajstitch.formats.minari",
+    "d4rl": "trajstitch.formats.d4rl",
+    "npz": "trajstitch.formats.npz",
+    "table": "trajstitch.formats.table",
+}
+"""The module of each scheme, imported on first use. A new format is one module and one line here."""
 
 
-def parse(uri: str) -> URI:
-    """Split a URI; raise for schemes and set names that don't exist, naming the nearest that does."""
-    scheme, colon, location = uri.partition(":")
-    if colon and scheme in SCHEMES:
-        if not location:
-            raise InputError(f"{uri!r} names no data set: write {scheme}:{'ID' if scheme == 'minari' else 'FILE'}")
-        return URI(scheme, location)
-    if colon:
-        raise InputError(
-            f"unknown scheme {scheme!r} in {uri!r}{_nearest(scheme, SCHEMES)}: use one of "
-            + ", ".join(f"{name}:..." for name in SCHEMES)
-            + ", or a built-in set such as hopper/medium-replay"
-        )
-    from trajstitch.benchmark import sets
+class Format(Protocol):
+    """What a format can do. Any module with these names is a format.
 
-    hint = _scheme_for(uri)
-    if hint:
-        raise InputError(f"no built-in set {uri!r}{hint}: `trajstitch sets` lists them")
-    sets.built_in(uri)
-    return URI("set", uri)
+    A location is what follows the scheme in a URI: a path or an id. Functions raise InputError for what a user can put
+    right. Formats whose data sets are single files take `require_free` and `stored_at` from `formats.files`.
+    """
+
+    ENDINGS: tuple[str, ...]
+    """Endings of its files' names, by which a path without a scheme is recognised; none if locations aren't paths."""
+    OPTIONS: tuple[str, ...]
+    """Keyword arguments that its `load` and `save` take in addition to those below, such as `columns`."""
+
+    def load(self, location: str) -> "Trajectories":
+        """Load a data set."""
+        ...
+
+    def save(self, data: "Trajectories", location: str, *, force: bool) -> None:
+        """Write a data set whole or not at all; overwrite an existing one only with `force`."""
+        ...
+
+    def require_free(self, location: str, *, force: bool) -> None:
+        """Raise if `save` would refuse this location."""
+        ...
+
+    def stored_at(self, location: str) -> Path:
+        """Return the file or folder that holds the data set, whether or not it exists."""
+        ...
 
 
-def load(uri: str, *, columns: "Columns | None" = None, allow_nonfinite: bool = False) -> "Trajectories":
-    """Load a data set. NaN and infinite values are refused unless allowed (as `trajstitch inspect` does)."""
-    parsed = parse(uri)
-    if columns is not None and parsed.scheme != "table":
-        raise InputError(f"a column mapping goes with table: URIs, not with {uri}")
-    if parsed.scheme == "set":
-        from trajstitch.benchmark.collect import load_set
+def load(uri: str, *, allow_nonfinite: bool = False, **options: Any) -> "Trajectories":
+    """Load a data set. NaN and infinite values raise an error unless `allow_nonfinite` is set.
 
-        data = load_set(parsed.location)
-    elif parsed.scheme == "table":
-        from trajstitch.formats import table
-
-        data = table.load(parsed.location, columns)
-    else:
-        data = _module(parsed.scheme).load(parsed.location)
+    `options` are the format's own, such as `columns` for tables; None stands for an option that isn't given.
+    """
+    found, location = _find(uri)
+    data = found.load(location, **_accepted(uri, found, options))
     if not allow_nonfinite:
         from trajstitch.data.checks import require_finite
 
@@ -79,66 +69,85 @@ def load(uri: str, *, columns: "Columns | None" = None, allow_nonfinite: bool = 
     return data
 
 
-def save(data: "Trajectories", uri: str, *, force: bool = False, columns: "Columns | None" = None) -> None:
-    """Save a data set: all of it or, on any failure, nothing. Refuses to overwrite unless forced."""
-    parsed = parse(uri)
-    if parsed.scheme == "set":
-        raise InputError(f"{uri} is a built-in set and can't be written: give a target such as minari:my/set-v0")
-    if parsed.scheme == "table":
-        from trajstitch.formats import table
+def save(data: "Trajectories", uri: str, *, force: bool = False, **options: Any) -> None:
+    """Save a data set: all of it or, on any failure, nothing. Overwrites an existing one only with `force`.
 
-        table.save(data, parsed.location, force=force, columns=columns)
-    else:
-        _module(parsed.scheme).save(data, parsed.location, force=force)
+    `options` are the format's own, such as `columns` for tables.
+    """
+    found, location = _find(uri)
+    found.save(data, location, force=force, **_accepted(uri, found, options))
 
 
 def require_free(uri: str, *, force: bool) -> None:
-    """Raise now if saving to `uri` would be refused later: checked before hours of work, not after."""
-    parsed = parse(uri)
-    if parsed.scheme == "set":
-        raise InputError(f"{uri} is a built-in set and can't be written: give a target such as minari:my/set-v0")
-    _module(parsed.scheme).require_free(parsed.location, force=force)
+    """Raise if saving to `uri` would be refused, so that a user learns it before hours of work."""
+    found, location = _find(uri)
+    found.require_free(location, force=force)
 
 
 def exists(uri: str) -> bool:
-    """Whether something is stored there."""
-    return _place(uri).exists()
+    """Return whether something is stored at `uri`."""
+    return _stored_at(uri).exists()
 
 
 def require_apart(source: str, target: str) -> None:
-    """Raise if `target` is where `source` is: the data that something is made from is never touched, even by force."""
-    if _place(source) == _place(target):
-        raise InputError(f"{target} is the source itself, which is never touched: choose another target")
+    """Raise if both URIs name the same place: a source is never overwritten, even with `force`."""
+    if _stored_at(source) == _stored_at(target):
+        raise InputError(f"{target} is the source itself, which is never overwritten: choose another target")
 
 
-def _place(uri: str) -> Path:
-    """Where a data set is stored."""
-    parsed = parse(uri)
-    if parsed.scheme in ("set", "minari"):
-        from trajstitch.benchmark import sets
-        from trajstitch.formats import minari
-
-        location = parsed.location if parsed.scheme == "minari" else sets.built_in(parsed.location).minari_id
-        return minari.stored_at(location).resolve()
-    return Path(parsed.location).resolve()
-
-
-def _module(scheme: str) -> ModuleType:
-    return import_module(f"trajstitch.formats.{scheme}")
-
-
-def _nearest(name: str, known: "tuple[str, ...] | list[str]") -> str:
-    match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f" (did you mean {match[0]!r}?)" if match else ""
+def parse(uri: str) -> tuple[str, str]:
+    """Split a URI into its scheme and location; raise if it has no known scheme or no location."""
+    scheme, colon, location = uri.partition(":")
+    if not colon:
+        patterns = ", ".join(map(_pattern, FORMATS))
+        raise InputError(
+            f"{uri!r} has no scheme{scheme_hint(uri)}: write one of {patterns}; built-in sets such as "
+            "hopper/medium-replay are loaded by trajstitch.load and can't be written"
+        )
+    if scheme not in FORMATS:
+        raise InputError(
+            f"unknown scheme {scheme!r} in {uri!r}{did_you_mean(scheme, FORMATS, cutoff=0.5)}: use one of "
+            f"{', '.join(f'{name}:...' for name in FORMATS)}, or a built-in set such as hopper/medium-replay"
+        )
+    if not location:
+        raise InputError(f"{uri!r} names no data set: write {_pattern(scheme)}")
+    return scheme, location
 
 
-def _scheme_for(path: str) -> str:
-    endings: dict[str, Callable[[str], bool]] = {
-        "d4rl": lambda name: name.endswith((".hdf5", ".h5")),
-        "npz": lambda name: name.endswith(".npz"),
-        "table": lambda name: name.endswith((".csv", ".parquet")),
-    }
-    for scheme, matches in endings.items():
-        if matches(path):
+def scheme_hint(path: str) -> str:
+    """Return " (a file? then write npz:FILE)" if a path without a scheme ends like the files of a format."""
+    for scheme in FORMATS:
+        if path.endswith(_format(scheme).ENDINGS):
             return f" (a file? then write {scheme}:{path})"
     return ""
+
+
+def _find(uri: str) -> tuple[Format, str]:
+    scheme, location = parse(uri)
+    return _format(scheme), location
+
+
+def _format(scheme: str) -> Format:
+    return cast(Format, import_module(FORMATS[scheme]))
+
+
+def _stored_at(uri: str) -> Path:
+    found, location = _find(uri)
+    return found.stored_at(location).resolve()
+
+
+def _pattern(scheme: str) -> str:
+    endings = _format(scheme).ENDINGS
+    return f"{scheme}:FILE{endings[0]}" if endings else f"{scheme}:ID"
+
+
+def _accepted(uri: str, found: Format, options: dict[str, Any]) -> dict[str, Any]:
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        if name not in found.OPTIONS:
+            known = {scheme: _format(scheme).OPTIONS for scheme in FORMATS}
+            takers = [f"{scheme}:" for scheme, names in known.items() if name in names]
+            if not takers:
+                raise InputError(f"no format takes `{name}`{did_you_mean(name, sum(known.values(), ()))}")
+            raise InputError(f"`{name}` goes with {' and '.join(takers)} URIs, not with {uri}")
+    return given

@@ -1,6 +1,5 @@
 """Which column of a table holds what: named by the user, or guessed from the usual names."""
 
-import difflib
 import re
 import tomllib
 from collections import Counter
@@ -9,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from trajstitch.errors import InputError
+from trajstitch.errors import InputError, did_you_mean
 from trajstitch.formats.files import require_readable
 from trajstitch.formats.spellings import SPELLINGS
 
@@ -71,7 +70,7 @@ class Columns:
         for key in given:
             if key not in defaults:
                 raise InputError(
-                    f"{path}: unknown key {key!r}{_nearest(key, defaults)}: the keys are {', '.join(defaults)}"
+                    f"{path}: unknown key {key!r}{did_you_mean(key, defaults)}: the keys are {', '.join(defaults)}"
                 )
         return cls(**{key: _from_toml(value, key, defaults[key], path) for key, value in given.items()})
 
@@ -121,7 +120,7 @@ def _matching(pattern: str, field: str, names: Sequence[str], source: str) -> Se
     found = _in_order(re.compile(re.escape(pattern).replace(r"\*", "(.*)")), names)
     if not found:
         raise InputError(
-            f"{source}: has no column {pattern!r}{_nearest(pattern, names)}, which --columns.{field} names; it has "
+            f"{source}: has no column {pattern!r}{did_you_mean(pattern, names)}, which --columns.{field} names; it has "
             f"{listed(names)}"
         )
     return found
@@ -180,8 +179,3 @@ def listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
     if len(names) <= most:
         return ", ".join(names) or "no columns"
     return f"{', '.join(names[: most - 1])}, ... {names[-1]} ({len(names)} columns)"
-
-
-def _nearest(name: str, known: Collection[str]) -> str:
-    match = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {match[0]!r}?)" if match else ""

@@ -23,12 +23,16 @@ from jaxtyping import Bool, Integer, Shaped
 from trajstitch.data import environments, spaces
 from trajstitch.data.trajectories import Finding, Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
-from trajstitch.formats import hdf5
+from trajstitch.formats import files, hdf5
 from trajstitch.formats.metadata import from_json, to_json
 from trajstitch.formats.rows import BLOCK, from_rows
 from trajstitch.formats.spellings import as_flags
 from trajstitch.progress import logger, progress
 from trajstitch.storage import atomic
+
+ENDINGS: tuple[str, ...] = (".hdf5", ".h5")
+OPTIONS: tuple[str, ...] = ()
+require_free, stored_at = files.require_free, files.stored_at
 
 OURS = "metadata/trajstitch"
 ARRAYS = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
@@ -50,10 +54,6 @@ def save(data: Trajectories, location: str, *, force: bool) -> None:
         logger.info(f"d4rl:{location}: {empty:,} episodes without a step are left out, as they have no rows")
     with atomic.replacing(Path(location), force=force) as fresh, hdf5.writing(fresh) as file:
         _write(file, data, f"saving d4rl:{location}")
-
-
-def require_free(location: str, *, force: bool) -> None:
-    atomic.require_free(Path(location), force=force)
 
 
 # Reading

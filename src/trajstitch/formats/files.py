@@ -1,9 +1,19 @@
-"""Opening a file that a user named: one clear line when it can't be read."""
+"""What formats whose data sets are single files have in common."""
 
-import difflib
 from pathlib import Path
 
-from trajstitch.errors import InputError
+from trajstitch.errors import InputError, did_you_mean
+from trajstitch.storage import atomic
+
+
+def stored_at(location: str) -> Path:
+    """Return the file that a location names."""
+    return Path(location)
+
+
+def require_free(location: str, *, force: bool) -> None:
+    """Raise unless the file may be written."""
+    atomic.require_free(Path(location), force=force)
 
 
 def require_readable(path: Path) -> None:
@@ -11,18 +21,17 @@ def require_readable(path: Path) -> None:
     try:
         path.open("rb").close()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputError(f"{path}: no such file{_nearest(path)}") from error
+        raise InputError(f"{path}: no such file{_hint(path)}") from error
     except IsADirectoryError as error:
-        raise InputError(f"{path} is a folder: name the file in it") from error
+        raise InputError(f"{path} is a folder: name a file in it") from error
     except PermissionError as error:
         raise InputError(f"{path}: no permission to read it") from error
     except OSError as error:
         raise InputError(f"{path}: can't be read ({error.strerror})") from error
 
 
-def _nearest(path: Path) -> str:
+def _hint(path: Path) -> str:
     folder = path.absolute().parent
     if not folder.is_dir():
         return f" (there is no folder {folder} either)"
-    match = difflib.get_close_matches(path.name, [entry.name for entry in folder.iterdir()], n=1)
-    return f" (did you mean {match[0]!r}?)" if match else ""
+    return did_you_mean(path.name, [entry.name for entry in folder.iterdir()])

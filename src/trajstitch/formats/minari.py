@@ -5,7 +5,6 @@ layout `episodes` knows.
 """
 
 import contextlib
-import difflib
 import json
 import os
 import socket
@@ -20,13 +19,18 @@ from urllib.request import getproxies
 import numpy as np
 from gymnasium import Space
 
-from trajstitch.benchmark import sets
 from trajstitch.data import spaces
 from trajstitch.data.trajectories import Finding, Metadata, Trajectories
-from trajstitch.errors import InputError
+from trajstitch.errors import InputError, did_you_mean
 from trajstitch.formats import episodes, hdf5
 from trajstitch.progress import logger, progress
 from trajstitch.storage import atomic
+
+ENDINGS: tuple[str, ...] = ()
+OPTIONS: tuple[str, ...] = ()
+
+OWN_NAMESPACE = "trajstitch/"
+"""Where the built-in sets are: no remote has them."""
 
 DATA_FILE = "main_data.hdf5"
 METADATA_FILE = "metadata.json"
@@ -162,11 +166,11 @@ def _require_id(identifier: str) -> None:
         )
 
 
-def stored_at(identifier: str = "") -> Path:
+def stored_at(location: str = "") -> Path:
     from minari.storage import get_dataset_path
 
     try:
-        return get_dataset_path(identifier)
+        return get_dataset_path(location)
     except OSError as error:
         raise InputError(
             f"the Minari store can't be opened ({error}): name another folder in MINARI_DATASETS_PATH"
@@ -228,12 +232,10 @@ def _remote_answers() -> bool:
 
 
 def _not_there(identifier: str, why: str) -> InputError:
-    collected = {sets.built_in(name).minari_id: name for name in sets.NAMES}
-    if identifier in collected:
-        advice = f"make it with `trajstitch collect {collected[identifier]}`"
+    if identifier.startswith(OWN_NAMESPACE):
+        advice = "`trajstitch collect SET` makes the built-in sets"
         return InputError(f"minari:{identifier} is not in the local store: {advice}")
-    near = difflib.get_close_matches(identifier, list(local_sets()), n=1, cutoff=0.5)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    hint = did_you_mean(identifier, local_sets(), cutoff=0.5)
     return InputError(f"minari:{identifier} is not in the local store{hint}, {why}; `trajstitch sets` lists the store")
 
 

@@ -29,11 +29,15 @@ from jaxtyping import Float, Integer, Shaped
 
 from trajstitch.data.trajectories import Finding, Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
-from trajstitch.formats.files import require_readable
+from trajstitch.formats import files
 from trajstitch.formats.metadata import from_json, is_ours, to_json
 from trajstitch.formats.rows import from_rows
 from trajstitch.formats.spellings import SPELLINGS, as_flags, ends, spelling_of
 from trajstitch.storage import atomic
+
+ENDINGS: tuple[str, ...] = (".npz",)
+OPTIONS: tuple[str, ...] = ()
+require_free, stored_at = files.require_free, files.stored_at
 
 ARRAYS = ("observations", "actions", "rewards", "terminated", "truncated", "offsets")
 BOUNDARIES = ("offsets", "episode_ends", "episode_starts")
@@ -42,7 +46,7 @@ EXACT_IN_FLOAT32 = 1 << 24
 
 def load(location: str) -> Trajectories:
     path, source = Path(location), f"npz:{location}"
-    require_readable(path)
+    files.require_readable(path)
     with _reading(path) as archive:
         text = _metadata_text(archive)
         if text is None:
@@ -58,10 +62,6 @@ def save(data: Trajectories, location: str, *, force: bool) -> None:
         for name, array in {**arrays, "metadata": np.array(to_json(data.metadata))}.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
-
-
-def require_free(location: str, *, force: bool) -> None:
-    atomic.require_free(Path(location), force=force)
 
 
 @contextmanager

@@ -29,14 +29,20 @@ from jaxtyping import Bool, Float, Integer, Shaped
 from trajstitch.data.environments import spec_json
 from trajstitch.data.trajectories import Finding, Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
+from trajstitch.formats import files
 from trajstitch.formats.arrow import Kind, Rows, open_table
 from trajstitch.formats.columns import Columns, describe, listed, resolve
-from trajstitch.formats.files import require_readable
 from trajstitch.formats.metadata import from_json, to_json
 from trajstitch.formats.rows import from_rows
 from trajstitch.formats.spellings import ends
 from trajstitch.progress import progress
 from trajstitch.storage import atomic
+
+PARQUET = (".parquet", ".pq")
+CSV = (".csv", ".csv.gz", ".tsv")
+ENDINGS: tuple[str, ...] = PARQUET + CSV
+OPTIONS: tuple[str, ...] = ("columns",)
+stored_at = files.stored_at
 
 WRITTEN = Columns(
     episode=("episode",),
@@ -55,15 +61,13 @@ PROVENANCE: dict[str, tuple[str, Kind]] = {
 }
 OURS = b"trajstitch"
 """Key of our own description among a Parquet file's metadata."""
-PARQUET = (".parquet", ".pq")
-CSV = (".csv", ".csv.gz", ".tsv")
 BLOCK = 1 << 17
 """Rows written at a time."""
 
 
 def load(location: str, columns: Columns | None = None) -> Trajectories:
     path, source = Path(location), f"table:{location}"
-    require_readable(path)
+    files.require_readable(path)
     file = open_table(path)
     columns = columns or Columns()
     ours = file.metadata.get(OURS)
@@ -114,11 +118,11 @@ def save(data: Trajectories, location: str, *, force: bool, columns: Columns | N
 
 def require_free(location: str, *, force: bool) -> None:
     _require_ending(Path(location))
-    atomic.require_free(Path(location), force=force)
+    files.require_free(location, force=force)
 
 
 def _require_ending(path: Path) -> None:
-    if not path.name.endswith(PARQUET + CSV):
+    if not path.name.endswith(ENDINGS):
         raise InputError(f"{path}: name a table to write .parquet or .csv (or .pq, .csv.gz, .tsv)")
 
 

@@ -1,1 +1,1 @@
-"""The networks and the models built from them."""
+"""The models that stitching learns from the data: dynamics, inverse, reward, forward dynamics and value."""

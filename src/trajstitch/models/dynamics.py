@@ -1,7 +1,7 @@
-"""Forward dynamics p(s'|s): an ensemble of Gaussian networks, which says how likely a next state is.
+"""State dynamics p(s'|s): an ensemble of Gaussian networks that gives the likelihood of a next state.
 
-The action is not an input: the model knows what follows a state under whoever acted in the data. A member gives
-mean and standard deviation of the change s' − s, in units of that change's own spread.
+The action is not an input: the model learns what follows a state under the policies that made the data. A member
+predicts mean and standard deviation of the standardised change s' − s.
 """
 
 import math
@@ -27,11 +27,11 @@ from trajstitch.learning.networks import MLP, normaliser_of
 LOG_STD = (-6.0, 2.0)
 """Bounds on the predicted log standard deviation: a tighter one turns likelihoods into rounding noise."""
 EARLY_STOPPING_STEPS = 10_000
-"""Held-out steps that early stopping looks at."""
+"""Held-out steps that early stopping is decided on, at most."""
 
 
 class Gaussian(eqx.Module):
-    """One member: s to the mean and log standard deviation of the standardised change."""
+    """One member: maps s to the mean and log standard deviation of the standardised change."""
 
     scale: Normaliser
     change: Normaliser
@@ -46,18 +46,19 @@ class Gaussian(eqx.Module):
     def log_likelihood(
         self, observation: Float[Array, "*rows size"], next_observation: Float[Array, "*rows size"]
     ) -> Float[Array, "*rows"]:
+        """Return log p(s'|s) of the standardised change."""
         change = self.change.apply(next_observation - observation)
         return log_density(change, *self(observation))
 
 
 @dataclass(frozen=True)
 class Dynamics:
-    """Maximum likelihood, with early stopping on held-out likelihood."""
+    """The ensemble for p(s'|s): maximum likelihood, with early stopping on held-out likelihood."""
 
     members: int = 7
-    """Networks trained."""
+    """Networks to train."""
     keep: int = 5
-    """Networks kept: the best on held-out steps."""
+    """Networks to keep: those with the best held-out likelihood."""
     hidden: tuple[int, ...] = (200, 200, 200)
     """Widths of the hidden layers."""
     learning_rate: float = 3e-4
@@ -83,20 +84,26 @@ class Dynamics:
         return (Objective(self.loss, optax.adam(self.learning_rate), lambda model: model.network),)
 
 
+def untrained_dynamics(config: Dynamics, size: int, key: PRNGKeyArray) -> Gaussian:
+    """Return members of the shapes that `fit_dynamics` gives, to read trained ones into."""
+    one = normaliser_of(np.zeros((1, size)))
+    return eqx.filter_vmap(lambda key: config.init(key, one, one))(jax.random.split(key, config.keep))
+
+
 def fit_dynamics(config: Dynamics, data: Trajectories, key: PRNGKeyArray) -> tuple[Gaussian, FitReport]:
-    """The kept members, stacked along a leading axis, best first."""
+    """Return the kept members, stacked along a leading axis, best first."""
     train, held = hold_out(data, config.held_out)
     scale = normaliser_of(data.observations)
     rows = data.state_rows[train]
     change = normaliser_of(data.observations[rows + 1] - data.observations[rows])
     init_key, fit_key = jax.random.split(key)
     models = eqx.filter_vmap(lambda key: config.init(key, scale, change))(jax.random.split(init_key, config.members))
-    judges = np.sort(np.random.default_rng(0).permutation(held)[:EARLY_STOPPING_STEPS])
+    stopping = np.sort(np.random.default_rng(0).permutation(held)[:EARLY_STOPPING_STEPS])
     state = fit(
         config,
         begin(config, models, jax.random.split(fit_key, config.members)),
         transitions(data, train),
-        held_out=transitions(data, judges),
+        held_out=transitions(data, stopping),
         patience=config.patience,
         title="dynamics",
     )

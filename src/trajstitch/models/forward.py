@@ -1,7 +1,7 @@
-"""Forward dynamics with the action, f(s,a) to s' and r: the judge of a jump.
+"""Forward dynamics f(s, a): an ensemble that predicts the next state and the reward of an action.
 
-The likelihood p(s'|s) says whether a jump looks like the data; this ensemble says whether the action found for it
-leads there. A jump's consistency is the worst member's error over the jump's own length, in standardised states:
+The likelihood p(s'|s) tells whether a jump looks like the data; this ensemble tells whether the jump's action leads
+there. A jump's consistency is the worst member's error over the jump's own length, in standardised states:
 
     c = max over e of ‖f_e(s,â) − (ŝ'−s)‖ / ‖ŝ'−s‖
 """
@@ -24,11 +24,11 @@ from trajstitch.learning.fit_report import FitReport, explained
 from trajstitch.learning.networks import MLP, normaliser_of
 
 EARLY_STOPPING_STEPS = 10_000
-"""Held-out steps that early stopping looks at."""
+"""Held-out steps that early stopping is decided on, at most."""
 
 
 class Forward(eqx.Module):
-    """One member: (s, a) to the standardised change and the standardised reward."""
+    """One member: maps (s, a) to the standardised change and the standardised reward."""
 
     observation: Normaliser
     action: Normaliser
@@ -39,7 +39,7 @@ class Forward(eqx.Module):
     def __call__(
         self, observation: Float[Array, "*rows size"], action: Float[Array, "*rows action"]
     ) -> tuple[Float[Array, "*rows size"], Float[Array, "*rows"]]:
-        """The change s' − s in the state's units, and the reward."""
+        """Return the change s' − s and the reward, in the data's units."""
         found = self.standardised(observation, action)
         return self.change.undo(found[..., :-1]), self.reward.undo(found[..., -1:])[..., 0]
 
@@ -48,27 +48,27 @@ class Forward(eqx.Module):
 
 
 class StepScores(eqx.Module):
-    """What the ensemble says of steps (s, a, s')."""
+    """The ensemble's scores of steps (s, a, s')."""
 
     error: Float[Array, " rows"]
     """The worst member's distance from s', in standardised states."""
     length: Float[Array, " rows"]
     """The step's own length ‖s' − s‖, in standardised states."""
     reward: Float[Array, " rows"]
-    """The lowest reward any member predicts."""
+    """The lowest reward that any member predicts."""
 
     @property
     def consistency(self) -> Float[Array, " rows"]:
         return self.error / jnp.maximum(self.length, 1e-6)
 
 
-def judge(
+def score_steps(
     models: Forward,
     observation: Float[Array, "rows size"],
     action: Float[Array, "rows action"],
     next_observation: Float[Array, "rows size"],
 ) -> StepScores:
-    """The stacked members' word on each step."""
+    """Score each step by the stacked members."""
     change = next_observation - observation
 
     def one(model: Forward) -> tuple[Array, Array]:
@@ -82,14 +82,14 @@ def judge(
 
 @dataclass(frozen=True)
 class ForwardDynamics:
-    """Mean squared error of the change and the reward, with early stopping."""
+    """The ensemble for f(s, a): mean squared error of the change and the reward, with early stopping."""
 
     members: int = 3
     """Networks in the ensemble."""
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers."""
     learning_rate: float = 1e-3
-    """Adam's first step size; it falls to nothing along a cosine."""
+    """Adam's first step size; it decays to zero along a cosine."""
     batch_size: int = 256
     """Steps in a batch."""
     steps: int = 100_000
@@ -115,50 +115,51 @@ class ForwardDynamics:
         return (Objective(self.loss, optax.adam(schedule), lambda model: model.network),)
 
 
+def untrained_forward(config: ForwardDynamics, size: int, actions: int, key: PRNGKeyArray) -> Forward:
+    """Return members of the shapes that `fit_forward` gives, to read trained ones into."""
+    ones = tuple(normaliser_of(np.zeros((1, columns))) for columns in (size, actions, size, 1))
+    return eqx.filter_vmap(lambda key: config.init(key, ones))(jax.random.split(key, config.members))
+
+
 def fit_forward(config: ForwardDynamics, data: Trajectories, key: PRNGKeyArray) -> tuple[Forward, FitReport]:
-    """All members, stacked along a leading axis."""
+    """Return all members, stacked along a leading axis."""
     train, held = hold_out(data, config.held_out)
     init_key, fit_key = jax.random.split(key)
     rows = data.state_rows
     changes = data.observations[rows + 1] - data.observations[rows]
-    scales = (
-        normaliser_of(data.observations),
-        normaliser_of(data.actions),
-        normaliser_of(changes),
-        normaliser_of(data.rewards[:, None]),
-    )
+    scales = tuple(map(normaliser_of, (data.observations, data.actions, changes, data.rewards[:, None])))
     models = eqx.filter_vmap(lambda key: config.init(key, scales))(jax.random.split(init_key, config.members))
-    judges = np.sort(np.random.default_rng(0).permutation(held)[:EARLY_STOPPING_STEPS])
+    stopping = np.sort(np.random.default_rng(0).permutation(held)[:EARLY_STOPPING_STEPS])
     state = fit(
         config,
         begin(config, models, jax.random.split(fit_key, config.members)),
         transitions(data, train),
-        held_out=transitions(data, judges),
+        held_out=transitions(data, stopping),
         patience=config.patience,
         title="forward dynamics",
     )
     return state.best, _fit_report(state.best, data, held)
 
 
-def judged(
+def score_all_steps(
     models: Forward,
     observations: Float[np.ndarray, "rows size"],
     actions: Float[np.ndarray, "rows action"],
     next_observations: Float[np.ndarray, "rows size"],
 ) -> StepScores:
-    """`judge` for any number of steps, as numpy arrays."""
+    """Score any number of steps, in batches; return NumPy arrays."""
     steps = (part.astype(np.float32) for part in (observations, actions, next_observations))
-    return in_batches(lambda *step: _judge(models, *step), *steps)
+    return in_batches(lambda *step: _score_steps(models, *step), *steps)
 
 
 @eqx.filter_jit
-def _judge(models: Forward, observation: Array, action: Array, next_observation: Array) -> StepScores:
-    return judge(models, observation, action, next_observation)
+def _score_steps(models: Forward, observation: Array, action: Array, next_observation: Array) -> StepScores:
+    return score_steps(models, observation, action, next_observation)
 
 
 def _fit_report(models: Forward, data: Trajectories, held: np.ndarray) -> FitReport:
     rows = data.state_rows[held]
-    found = judged(models, data.observations[rows], data.actions[held], data.observations[rows + 1])
+    found = score_all_steps(models, data.observations[rows], data.actions[held], data.observations[rows + 1])
     still = data.observations[rows + 1] - data.observations[rows]
     usual = np.asarray(models.change.mean[0])
     guess = np.linalg.norm((still - usual) / np.asarray(models.observation.std[0]), axis=1)

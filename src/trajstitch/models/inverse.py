@@ -1,4 +1,4 @@
-"""Inverse dynamics p(a|s,s'): a conditional variational autoencoder that finds the action between two states."""
+"""Inverse dynamics p(a|s,s'): a conditional variational autoencoder that predicts the action between two states."""
 
 from dataclasses import dataclass
 
@@ -18,11 +18,11 @@ from trajstitch.learning.fit_report import FitReport, explained
 from trajstitch.learning.networks import MLP, normaliser_of
 
 LARGE = 900_000
-"""Transitions from which on the hidden layers are wide."""
+"""Data sets with at least this many transitions get wide hidden layers."""
 
 
 class Inverse(eqx.Module):
-    """Encoder (s, a, s') to the latent's mean and log standard deviation; decoder (s, s', z) to the action."""
+    """Encoder: (s, a, s') to the latent's mean and log standard deviation. Decoder: (s, s', z) to the action."""
 
     scale: Normaliser
     change: Normaliser
@@ -37,7 +37,7 @@ class Inverse(eqx.Module):
         next_observation: Float[Array, "*rows size"],
         latent: Float[Array, "*rows latent"] | None = None,
     ) -> Float[Array, "*rows action"]:
-        """The action between two states, inside the action space's bounds; without a latent the most plausible one."""
+        """Return the action between two states, within the action bounds; without a latent, the most plausible one."""
         pair = self._pair(observation, next_observation)
         latent = jnp.zeros((*pair.shape[:-1], self.latent_size)) if latent is None else latent
         within = jnp.tanh(self.decoder(jnp.concatenate((pair, latent), -1)))
@@ -61,10 +61,10 @@ class Inverse(eqx.Module):
 
 @dataclass(frozen=True)
 class InverseDynamics:
-    """The evidence lower bound, as PLAS and BCQ weigh it."""
+    """The autoencoder for p(a|s,s'): the evidence lower bound, weighted as PLAS and BCQ do."""
 
     hidden: tuple[int, ...] = ()
-    """Widths of the hidden layers; empty: 2 × 256, or 2 × 750 from 900,000 transitions on."""
+    """Widths of the hidden layers; if empty, 2 × 256, or 2 × 750 from 900,000 transitions on."""
     learning_rate: float = 1e-4
     """Adam's step size."""
     batch_size: int = 100
@@ -72,7 +72,7 @@ class InverseDynamics:
     steps: int = 400_000
     """Gradient steps."""
     divergence_weight: float = 0.5
-    """Weight of the latent's divergence from its prior, beside the action's mean squared error."""
+    """Weight of the latent's KL divergence from its prior, relative to the action's mean squared error."""
     held_out: float = 0.05
     """Share of the steps held out to measure the action error."""
 

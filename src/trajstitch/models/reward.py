@@ -1,4 +1,4 @@
-"""The reward of a step (s, a, s'): the paper's conditional Wasserstein GAN, or a plain regression."""
+"""The reward of a step (s, a, s'): a regression, or the paper's conditional Wasserstein GAN."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from trajstitch.learning.networks import MLP, normaliser_of
 
 
 class Reward(eqx.Module):
-    """The predictor, and the GAN's critic where there is one."""
+    """The predictor, and the GAN's critic if there is one."""
 
     observation: Normaliser
     action: Normaliser
@@ -36,7 +36,7 @@ class Reward(eqx.Module):
         next_observation: Float[Array, "*rows size"],
         latent: Float[Array, "*rows latent"] | None = None,
     ) -> Float[Array, "*rows"]:
-        """The step's reward; without a latent, at the latent's mean."""
+        """Return the step's reward; without a latent, at the latent's mean."""
         step = self.step(observation, action, next_observation)
         return self.reward.undo(self.generate(step, latent))[..., 0]
 
@@ -49,14 +49,14 @@ class Reward(eqx.Module):
         return jnp.concatenate(parts, -1)
 
     def generate(self, step: Float[Array, "*rows features"], latent: Array | None) -> Float[Array, "*rows 1"]:
-        """The standardised reward."""
+        """Return the standardised reward."""
         latent = jnp.zeros((*step.shape[:-1], self.latent_size)) if latent is None else latent
         return self.generator(jnp.concatenate((step, latent), -1))
 
 
 @dataclass(frozen=True)
 class RegressionReward:
-    """Mean squared error."""
+    """Reward by regression: mean squared error."""
 
     hidden: tuple[int, ...] = (512, 512)
     """Widths of the hidden layers."""
@@ -83,15 +83,15 @@ class RegressionReward:
 
 @dataclass(frozen=True)
 class GenerativeReward:
-    """The conditional Wasserstein GAN.
+    """Reward by a conditional Wasserstein GAN.
 
-    The paper does not say how it keeps its critic Lipschitz; we penalise its slope in the reward (WGAN-GP).
+    The paper does not say how its critic is kept Lipschitz; here its slope in the reward is penalised (WGAN-GP).
     """
 
     hidden: tuple[int, ...] = (512, 512)
     """Widths of the hidden layers."""
     latent_size: int = 2
-    """Dimensions of the noise the generator starts from."""
+    """Dimensions of the generator's noise."""
     learning_rate: float = 1e-4
     """Adam's step size, with betas of 0.5 and 0.999."""
     decay: float = 1e-4
@@ -99,7 +99,7 @@ class GenerativeReward:
     critic_steps: int = 5
     """Critic steps for each generator step."""
     slope_penalty: float = 10.0
-    """Weight of the critic's squared distance from slope 1."""
+    """Weight of the gradient penalty: the critic's squared distance from slope 1."""
     batch_size: int = 256
     """Steps in a batch."""
     steps: int = 200_000
@@ -117,12 +117,12 @@ class GenerativeReward:
         mix = jax.random.uniform(mix_key, real.shape)
         between = mix * real + (1 - mix) * made
 
-        def judge(reward: Array) -> Array:
+        def critic(reward: Array) -> Array:
             assert model.critic is not None
             return model.critic(jnp.concatenate((step, reward), -1))[..., 0]
 
-        slope = jax.grad(lambda reward: judge(reward).sum())(between)
-        distance = judge(real).mean() - judge(made).mean()
+        slope = jax.grad(lambda reward: critic(reward).sum())(between)
+        distance = critic(real).mean() - critic(made).mean()
         penalty = jnp.square(jnp.abs(slope) - 1).mean()
         return -distance + self.slope_penalty * penalty, {"distance": distance, "slope_penalty": penalty}
 

@@ -1,7 +1,7 @@
-"""The value V(s) of following the data's own behaviour: the lower word of two networks, by Bellman's equation.
+"""The value V(s) of the policies that made the data: the lower of two networks, trained by the Bellman equation.
 
-After a termination nothing follows, so its target is the reward alone; after a truncation the world went on, so
-the target bootstraps. The networks work in units of the data's discounted returns, which is where they start.
+After a termination nothing follows, so the target is the reward alone; after a truncation the world went on, so the
+target bootstraps. The networks predict standardised discounted returns.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ from trajstitch.learning.fit_report import FitReport, explained
 from trajstitch.learning.networks import MLP, normaliser_of
 
 LEAST_RANKING = 0.1
-"""V compares states, so it has learned something if it ranks them by more than chance and this: it may be far too low,
-as the lower of two words that each build on such a word, and yet tell which state is better."""
+"""Rank correlation with held-out returns, beyond chance, from which V counts as better than nothing. V only compares
+states: the lower of two networks, each trained on the lower of two, may be far too low and still rank states."""
 
 
 class Value(eqx.Module):
-    """Two networks and their slowly following targets."""
+    """Two networks and their target networks."""
 
     scale: Normaliser
     returns: Normaliser
@@ -47,7 +47,7 @@ class Value(eqx.Module):
 
 @dataclass(frozen=True)
 class TwinValue:
-    """The squared Bellman error."""
+    """Twin V: the squared Bellman error of two networks, with target networks."""
 
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers."""
@@ -58,11 +58,11 @@ class TwinValue:
     steps: int = 1_000_000
     """Gradient steps from scratch."""
     warm_steps: int | None = None
-    """Gradient steps when starting from the last pass's V; none: every pass starts from scratch."""
+    """Gradient steps when V starts from the last pass's; if None, every pass trains V from scratch."""
     discount: float = 0.99
-    """γ: what a reward one step later is worth."""
-    follow: float = 0.005
-    """τ: how far the target networks move towards the others at each step."""
+    """Discount γ of a reward one step later."""
+    target_rate: float = 0.005
+    """Rate τ at which the target networks follow the trained ones."""
     held_out: float = 0.05
     """Share of the steps held out to measure the value error."""
 
@@ -76,13 +76,13 @@ class TwinValue:
     def loss(self, model: Value, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Metrics]:
         following = model.standardised(model.target, batch.next_observation).min(0)
         following = jnp.where(batch.terminated, 0, model.returns.undo(following[:, None])[:, 0])
-        aim = model.returns.apply((batch.reward + self.discount * following)[:, None])[:, 0]
-        error = jnp.square(model.standardised(model.online, batch.observation) - jax.lax.stop_gradient(aim)).mean(-1)
+        target = model.returns.apply((batch.reward + self.discount * following)[:, None])[:, 0]
+        error = jnp.square(model.standardised(model.online, batch.observation) - jax.lax.stop_gradient(target)).mean(-1)
         return error.sum(), {"bellman_error": error.mean()}
 
     def objectives(self) -> tuple[Objective, ...]:
         def follow(model: Value) -> Value:
-            moved = jax.tree.map(lambda old, new: old + self.follow * (new - old), model.target, model.online)
+            moved = jax.tree.map(lambda old, new: old + self.target_rate * (new - old), model.target, model.online)
             return eqx.tree_at(lambda model: model.target, model, moved)
 
         return (Objective(self.loss, optax.adam(self.learning_rate), lambda model: model.online, then=follow),)
@@ -91,7 +91,7 @@ class TwinValue:
 def fit_value(
     config: TwinValue, data: Trajectories, key: PRNGKeyArray, warm: Value | None = None
 ) -> tuple[Value, FitReport]:
-    """V of the data; `warm` is a V to start from, if the config says so."""
+    """Fit V to the data; `warm` is a V to start from, if the config has warm steps."""
     return fit_values(config, [data], [key], None if warm is None else [warm])[0]
 
 
@@ -102,9 +102,9 @@ def fit_values(
     warm: Sequence[Value] | None = None,
     room: int = 0,
 ) -> list[tuple[Value, FitReport]]:
-    """V of each of several data sets, all trained at once; each is as `fit_value` makes it.
+    """Fit V to each of several data sets, all trained at once; each comes out as by `fit_value`.
 
-    With `room` for so many steps in all, sets that hold fewer train with the same compiled program.
+    The buffer has room for `room` steps in all, so that sets with fewer steps reuse the same compiled program.
     """
     split = [jax.random.split(key) for key in keys]
     if warm is not None and config.warm_steps is not None:
@@ -124,7 +124,7 @@ def fit_values(
 
 
 def values(model: Value, observations: Float[np.ndarray, "rows size"]) -> Float[np.ndarray, " rows"]:
-    """V of any number of states."""
+    """Return V of any number of states."""
     return in_batches(lambda rows: _evaluate(model, rows), observations.astype(np.float32))
 
 
@@ -153,7 +153,7 @@ def _fit_report(config: TwinValue, model: Value, data: Trajectories, held: np.nd
 
 
 def ranking(found: Float[np.ndarray, " rows"], true: Float[np.ndarray, " rows"]) -> float:
-    """Spearman's correlation; of a constant, 1 if it is found and 0 if not."""
+    """Return Spearman's correlation; if either is constant, 1 if they agree and 0 if not."""
     if np.ptp(true) == 0 or np.ptp(found) == 0:
         return float(np.allclose(found, true, rtol=0.01))
     return float(spearmanr(found, true).statistic)  # pyright: ignore[reportAttributeAccessIssue]

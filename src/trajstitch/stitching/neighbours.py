@@ -1,18 +1,18 @@
-"""Which observed states lie near each other: the k nearest of other episodes, those within a radius, or both.
+"""Neighbour search: the k nearest states of other episodes, those within a radius, or both.
 
-Every search engine (KD-tree, faiss, the accelerator) only proposes; distances are then taken again in double
-precision and sorted by distance and index, and a row whose proposals can't be proven complete is searched again
-with more. So the exact engines agree to the last index, whatever their rounding, on every machine.
+Every search engine (KD-tree, faiss, the accelerator) only proposes. Distances are then computed again in double
+precision and sorted by distance and index, and a row whose proposals can't be proven complete is searched again with
+more. So the exact engines agree to the last index on every machine, however they round.
 
-A robot stands still and a maze has few places, so one state may be logged many times. No more of its copies are
-searched than can be among anyone's nearest, and an episode asks for it once.
+A robot that stands still logs one state many times. No more copies of a state are searched than can be among the
+nearest of any other, and an episode searches for it once.
 """
 
 import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Integer
 from scipy.spatial import KDTree
 
+from trajstitch.data import ragged
 from trajstitch.errors import InputError
 from trajstitch.progress import logger, progress
 
@@ -32,33 +33,43 @@ Rows = Float[np.ndarray, "rows size"]
 BLOCK = 16_384
 """Rows searched at once."""
 TREE_DIMENSIONS = 12
-"""Up to this many dimensions the KD-tree is the fastest exact engine on the CPU; above, faiss's plain scan."""
+"""Up to this many dimensions the KD-tree is the fastest exact engine on the CPU; above it is faiss's plain scan."""
 LARGE_FOR_TREE, LARGE_FOR_SCAN = 500_000, 50_000
-"""States from which on the CPU searches an approximate index instead (benchmarks/neighbours.py)."""
+"""From this many states on, the CPU searches an approximate index instead (benchmarks/neighbours.py)."""
 SAMPLE = 1000
 """Rows on which an approximate index's recall is measured."""
 
 
 @dataclass(frozen=True)
 class NeighbourSearch:
-    """What counts as near."""
+    """Which states count as neighbours."""
 
     k: int | None = 16
-    """At most this many, the nearest; none: all within the radius."""
-    radius: float | None = None
-    """At most this far away."""
+    """At most this many neighbours, the nearest; None: all within the radius. Larger finds more candidates, and takes
+    longer."""
+    radius: float | Literal["authors"] | None = None
+    """Largest distance of a neighbour; None: no limit. authors: the radius that the paper's authors use for Hopper,
+    HalfCheetah and Walker2d, on raw states; other tasks get the 16 nearest standardised states."""
     standardise: bool = True
-    """Measure distance in standardised states rather than the data's own units."""
+    """Measure distances between standardised states; otherwise in the data's own units."""
     method: Method = "auto"
-    """The search engine; all but `approximate` are exact."""
+    """Search engine; all but `approximate` are exact. auto: the fastest for the data and the machine."""
     recall: float = 0.99
-    """The share of true neighbours an approximate index must find on a sample."""
+    """Share of the true neighbours that an approximate index must find, measured on a sample."""
 
     def __post_init__(self) -> None:
         if self.k is None and self.radius is None:
-            raise InputError("neighbours need a number k, a radius or both")
+            raise InputError("a neighbour search needs `k`, `radius` or both")
+
+    def for_task(self, task: str | None) -> "NeighbourSearch":
+        """Return the search for a task: with its authors' radius in place of `authors`, or the default without one."""
+        if self.radius != "authors":
+            return self
+        return replace(self, radius=AUTHORS_RADII[task]) if task in AUTHORS_RADII else NeighbourSearch()
 
 
+AUTHORS_RADII = {"hopper": 0.1, "halfcheetah": 3.0, "walker2d": 1.0}
+"""The paper's authors' radius by task, on raw states."""
 DEFAULT = NeighbourSearch()
 
 
@@ -70,15 +81,13 @@ class Neighbours:
     index: Integer[np.ndarray, " pairs"]
 
     def of(self, rows: Integer[np.ndarray, " some"]) -> tuple[np.ndarray, np.ndarray]:
-        """For several rows: (position in `rows`, neighbour), one pair after the other."""
+        """Return the neighbours of several rows as pairs (position in `rows`, neighbour), row by row."""
         counts = self.offsets[rows + 1] - self.offsets[rows]
-        owner = np.repeat(np.arange(len(rows)), counts)
-        inside = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return owner, self.index[self.offsets[rows][owner] + inside]
+        return ragged.owners(counts), self.index[ragged.rows_of(self.offsets[rows], counts)]
 
     def renamed(self, rows: Integer[np.ndarray, " all"], names: Integer[np.ndarray, " names"]) -> "Neighbours":
-        """Those of these rows, by other names."""
-        offsets = np.concatenate(([0], np.cumsum(np.diff(self.offsets)[rows])))
+        """Return the neighbours of these rows, renumbered by `names`."""
+        offsets = ragged.offsets_of(np.diff(self.offsets)[rows])
         return Neighbours(offsets, names[self.of(rows)[1]].astype(np.int32, copy=False))
 
 
@@ -94,7 +103,7 @@ class Places(NamedTuple):
 
 @dataclass(frozen=True)
 class Proposal:
-    """What an engine found for some rows."""
+    """What an engine proposes for some rows."""
 
     index: Integer[np.ndarray, "rows found"]
     """Candidates; -1 where there is none."""
@@ -103,16 +112,19 @@ class Proposal:
 
 
 Engine = Callable[[Rows, int], Proposal]
-"""(states to search for, how many to find) to what was found."""
+"""Maps (states to search for, how many to find) to a proposal."""
 
 
-def neighbours(
+def find_neighbours(
     states: Float[np.ndarray, "rows size"],
     group: Integer[np.ndarray, " rows"],
-    near: NeighbourSearch = DEFAULT,
+    search: NeighbourSearch = DEFAULT,
     first: int | None = None,
 ) -> Neighbours:
-    """Each state's neighbours among the states of other groups (episodes); of the first few alone, if told."""
+    """Return each state's neighbours among the states of other groups (episodes).
+
+    With `first`, only the first rows are searched for, among all.
+    """
     states = np.ascontiguousarray(states, np.float32)
     if not np.isfinite(states).all():
         row = int(np.flatnonzero(~np.isfinite(states).all(1))[0])
@@ -121,19 +133,19 @@ def neighbours(
     if len(states) == 0 or (group == group[0]).all():
         return Neighbours(np.zeros(first + 1, np.int64), np.zeros(0, np.int32))
     every = Places(states, group)
-    copy = None if near.k is None else alike(states)
-    if near.k is None or copy is None:
-        return _among(every, every.at(slice(first)), near)
-    enough = np.flatnonzero(_rank(group, copy) < near.k)
+    copy = None if search.k is None else alike(states)
+    if search.k is None or copy is None:
+        return _among(every, every.at(slice(first)), search)
+    enough = np.flatnonzero(ragged.rank_among_equals(group, copy) < search.k)
     # Of 2 k copies, k at most of each group, k are of others than any one.
-    enough = enough[_rank(copy[enough]) < 2 * near.k]
+    enough = enough[ragged.rank_among_equals(copy[enough]) < 2 * search.k]
     pairs = copy[:first] * (group.max() + 1) + group[:first]
     _, asking, pair = np.unique(pairs, return_index=True, return_inverse=True)
-    return _among(every.at(enough), every.at(asking), near).renamed(pair, enough)
+    return _among(every.at(enough), every.at(asking), search).renamed(pair, enough)
 
 
 def alike(states: Rows) -> Integer[np.ndarray, " rows"] | None:
-    """A number for each row that the rows of the same bits share; none if all differ."""
+    """Return a number for each row, the same for rows of the same bits; None if all differ."""
     odd = 2 * np.random.default_rng(0).integers(0, 2**63, states.shape[1], np.uint64) + np.uint64(1)
     words = states.view(np.uint32)
     mark = np.zeros(len(states), np.uint64)
@@ -147,23 +159,13 @@ def alike(states: Rows) -> Integer[np.ndarray, " rows"] | None:
     return np.unique(words, axis=0, return_inverse=True)[1].reshape(-1)  # two states had one mark
 
 
-def _rank(*keys: Integer[np.ndarray, " rows"]) -> Integer[np.ndarray, " rows"]:
-    """How many rows before each have the same keys."""
-    order = np.lexsort(keys)
-    begins = np.concatenate(([True], np.any([np.diff(key[order]) != 0 for key in keys], axis=0)))
-    place = np.arange(len(order))
-    rank = np.empty(len(order), np.int64)
-    rank[order] = place - np.maximum.accumulate(np.where(begins, place, 0))
-    return rank
-
-
-def _among(places: Places, asking: Places, near: NeighbourSearch) -> Neighbours:
-    """The neighbours of those who ask among these places, all of them or as many as there are."""
-    method = near.method if near.method != "auto" else choose(*places.states.shape)
+def _among(places: Places, asking: Places, search: NeighbourSearch) -> Neighbours:
+    """Return the neighbours of the `asking` states among `places`."""
+    method = search.method if search.method != "auto" else choose(*places.states.shape)
     if method == "approximate":
-        return _approximate(places, asking, near)
+        return _approximate(places, asking, search)
     engine = {"tree": _tree, "flat": _flat, "accelerator": _accelerator}[method](places.states)
-    return _search(engine, places, asking, near)
+    return _search(engine, places, asking, search)
 
 
 def choose(rows: int, dimensions: int) -> Method:
@@ -173,13 +175,13 @@ def choose(rows: int, dimensions: int) -> Method:
     return exact if rows < large else "approximate"
 
 
-def _search(engine: Engine, places: Places, asking: Places, near: NeighbourSearch) -> Neighbours:
-    """Ask the engine for more and more until every row's neighbours are complete, as far as the engine sees."""
+def _search(engine: Engine, places: Places, asking: Places, search: NeighbourSearch) -> Neighbours:
+    """Ask the engine for more and more proposals until every row's neighbours are proven complete."""
     total, rows = len(places.states), len(asking.states)
     counts = np.zeros(rows, np.int64)
     parts: list[tuple[np.ndarray, np.ndarray]] = []  # (rows that ask, their neighbours in turn)
     pending = np.arange(rows)
-    wanted = min(2 * near.k if near.k is not None else 64, total)
+    wanted = min(2 * search.k if search.k is not None else 64, total)
     with progress("neighbours", rows, "states") as advance, ThreadPoolExecutor(os.cpu_count()) as pool:
         while len(pending):
             unsure: list[np.ndarray] = []
@@ -190,7 +192,7 @@ def _search(engine: Engine, places: Places, asking: Places, near: NeighbourSearc
                 if len(part):
                     some = asking.at(part)
                     proposal = engine(some.states, wanted)
-                    settling.append((part, pool.submit(_settle, some, proposal, places, near)))
+                    settling.append((part, pool.submit(_settle, some, proposal, places, search)))
                 if settling and (not len(part) or len(settling) > (os.cpu_count() or 1)):
                     part, future = settling.popleft()
                     kept, index, sure = future.result()
@@ -201,29 +203,28 @@ def _search(engine: Engine, places: Places, asking: Places, near: NeighbourSearc
                     advance(int(sure.sum()))
             pending = np.concatenate(unsure)
             wanted = min(4 * wanted, total)
-    offsets = np.concatenate(([0], np.cumsum(counts)))
+    offsets = ragged.offsets_of(counts)
     index = np.empty(offsets[-1], np.int32)
     for part, found in parts:
-        owner = np.repeat(part, counts[part])
-        inside = np.arange(len(owner)) - np.repeat(np.cumsum(counts[part]) - counts[part], counts[part])
-        index[offsets[owner] + inside] = found
+        index[ragged.rows_of(offsets[part], counts[part])] = found
     return Neighbours(offsets, index)
 
 
 def _settle(
-    asking: Places, proposal: Proposal, places: Places, near: NeighbourSearch
+    asking: Places, proposal: Proposal, places: Places, search: NeighbourSearch
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """How many neighbours each row keeps, the neighbours in turn, and whether they are proven complete."""
+    """Return how many neighbours each row keeps, the neighbours row by row, and whether they are proven complete."""
     index = proposal.index
     distance = squared_distance(asking.states[:, None], places.states[index])
     distance[(index < 0) | (places.group[index] == asking.group[:, None])] = np.inf
     order = np.lexsort((index, distance), axis=-1)
-    order = order[:, : near.k] if near.k is not None else order
+    order = order[:, : search.k] if search.k is not None else order
     index, distance = np.take_along_axis(index, order, 1), np.take_along_axis(distance, order, 1)
-    limit = np.inf if near.radius is None else near.radius**2
+    assert search.radius != "authors"  # `for_task` has put a number in its place
+    limit = np.inf if search.radius is None else search.radius**2
     keep = np.isfinite(distance) & (distance <= limit)
     farthest = np.full(len(index), limit)
-    if near.k is not None and near.k <= distance.shape[1]:
+    if search.k is not None and search.k <= distance.shape[1]:
         farthest = np.minimum(limit, distance[:, -1])
     return keep.sum(1), index[keep].astype(np.int32, copy=False), farthest < proposal.complete
 
@@ -231,7 +232,7 @@ def _settle(
 def squared_distance(
     a: Float[np.ndarray, "*rows size"], b: Float[np.ndarray, "*rows size"]
 ) -> Float[np.ndarray, "*rows"]:
-    """In double precision, summed in the order of the columns: the distance everything is decided by."""
+    """Return squared distances in double precision, summed in the order of the columns: these decide everything."""
     return np.square(a.astype(np.float64) - b).sum(-1)
 
 
@@ -268,7 +269,7 @@ def _squares(states: Rows) -> Float[np.ndarray, " rows"]:
 
 
 def _rounding(asking: Rows, largest: float) -> Float[np.ndarray, " rows"]:
-    """What single precision may lose in ‖x‖² + ‖y‖² − 2 xy, given the largest ‖y‖²."""
+    """Return what float32 may lose in ‖x‖² + ‖y‖² − 2 xy, given the largest ‖y‖²."""
     return 16 * np.finfo(np.float32).eps * (_squares(asking) + largest)
 
 
@@ -279,9 +280,10 @@ GROUP = 64
 
 
 def _accelerator(states: Rows) -> Engine:
-    """Brute force in tiles, and in groups: top_k over every state would take ten times as long as the distances.
+    """Return an engine that searches by brute force in tiles and groups.
 
-    The k nearest states lie in the k groups whose nearest members are nearest.
+    `top_k` over every state would take ten times as long as the distances. The k nearest states lie in the k groups
+    whose nearest members are nearest.
     """
     size = -(-len(states) // TILE) * TILE if len(states) > TILE else -(-len(states) // GROUP) * GROUP
     norms = _squares(states)
@@ -314,7 +316,7 @@ def _accelerator(states: Rows) -> Engine:
 def _nearest_in_tiles(
     table: Array, squares: Array, queries: Array, wanted: int, group: int
 ) -> tuple[Float[Array, " rows"], Integer[Array, "rows wanted"]]:
-    """How near a state that was not found may be, and the nearest that were."""
+    """Return the squared distance below which no state is missing, and the nearest states found."""
     groups = table.shape[1] // group
     own = jnp.square(queries).sum(1)[:, None]
 
@@ -339,36 +341,35 @@ def _nearest_in_tiles(
     return -nearness[:, -1], jnp.take_along_axis(index, chosen, 1)
 
 
-def _approximate(places: Places, asking: Places, near: NeighbourSearch) -> Neighbours:
-    """An inverted file whose probes double until the recall on a sample is good enough."""
+def _approximate(places: Places, asking: Places, search: NeighbourSearch) -> Neighbours:
+    """Search an inverted file whose probes double until the recall on a sample is good enough."""
     states = places.states
     lists = int(min(4 * len(states) ** 0.5, len(states) / 39))
     if lists < 2:
-        return _search(_tree(states), places, asking, near)
+        return _search(_tree(states), places, asking, search)
     quantiser = faiss.IndexFlatL2(states.shape[1])
     index = faiss.IndexIVFFlat(quantiser, states.shape[1], lists)
     index.train(states[np.sort(np.random.default_rng(0).permutation(len(states))[: 64 * lists])])  # pyright: ignore[reportCallIssue]
     index.add(states)  # pyright: ignore[reportCallIssue]
     sample = places.at(np.sort(np.random.default_rng(1).permutation(len(states))[:SAMPLE]))
-    truth = _search(_flat(states), places, sample, near)
+    truth = _search(_flat(states), places, sample, search)
     index.nprobe = 8
     while True:
-        found = _search(_faiss(index, states), places, sample, near)
+        found = _search(_faiss(index, states), places, sample, search)
         recall = _recall(found, truth)
-        if recall >= near.recall or index.nprobe >= lists:
+        if recall >= search.recall or index.nprobe >= lists:
             break
         index.nprobe = min(2 * index.nprobe, lists)
     logger.info(
         f"neighbours: approximate index of {lists} lists, {index.nprobe} probed, "
         f"recall {recall:.4f} on {len(sample.states)} states"
     )
-    return _search(_faiss(index, states), places, asking, near)
+    return _search(_faiss(index, states), places, asking, search)
 
 
 def _recall(found: Neighbours, truth: Neighbours) -> float:
     def pairs(result: Neighbours) -> np.ndarray:
-        owner = np.repeat(np.arange(len(result.offsets) - 1), np.diff(result.offsets))
-        return owner * 2**32 + result.index
+        return ragged.owners(np.diff(result.offsets)) * 2**32 + result.index
 
     wanted = pairs(truth)
     return float(np.isin(wanted, pairs(found)).mean()) if len(wanted) else 1.0

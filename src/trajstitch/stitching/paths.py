@@ -1,36 +1,71 @@
 """D_k: the trajectories of a pass, as visits to the states of the source data."""
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
 
+from trajstitch.data import ragged
 from trajstitch.data.trajectories import Provenance, Trajectories
+from trajstitch.stitching.graph import Edges
 
 
 @dataclass(frozen=True)
 class Jumps:
-    """The jumps that D_k is made with, one a row."""
+    """The jumps that D_k makes, one a row: edges of the graph with the action and reward they were given."""
 
-    source: Integer[np.ndarray, " jumps"]
-    target: Integer[np.ndarray, " jumps"]
-    mean: Float[np.ndarray, " jumps"]
-    """logmeanexp over e of log p_e(target|source): the bar for who would replace the jump."""
-    action: Float[np.ndarray, "jumps action"]
-    reward: Float[np.ndarray, " jumps"]
+    edges: Edges
     margin: Float[np.ndarray, " jumps"]
-    """log-likelihood over that of the step the jump replaced."""
+    """Log-likelihood over that of the step the jump replaced."""
     value_gain: Float[np.ndarray, " jumps"]
+    """V of the target less V of the next state that the jump replaced."""
 
     def __len__(self) -> int:
-        return len(self.source)
+        return len(self.edges)
+
+    @property
+    def reward(self) -> Float[np.ndarray, " jumps"]:
+        assert self.edges.reward is not None
+        return self.edges.reward
+
+    @property
+    def action(self) -> Float[np.ndarray, "jumps action"]:
+        assert self.edges.action is not None
+        return self.edges.action
+
+    @classmethod
+    def none(cls, action_size: int) -> "Jumps":
+        """Return no jumps, for actions of this size."""
+        node, number = np.zeros(0, np.int32), np.zeros(0, np.float32)
+        return cls(Edges(node, node, {}, np.zeros((0, action_size), np.float32), number), number, number)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return every array by a name of its own."""
+        return self.edges.arrays() | {"margin": self.margin, "value_gain": self.value_gain}
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, np.ndarray]) -> "Jumps":
+        """Return jumps from what `arrays` gave."""
+        return cls(Edges.of(arrays), arrays["margin"], arrays["value_gain"])
+
+    def take(self, index: Integer[np.ndarray, " some"]) -> "Jumps":
+        return Jumps(self.edges.take(index), self.margin[index], self.value_gain[index])
+
+    def followed_by(self, more: "Jumps") -> "Jumps":
+        """Return these jumps and then the others."""
+        return Jumps(
+            Edges.concatenate((self.edges, more.edges)),
+            np.concatenate((self.margin, more.margin)),
+            np.concatenate((self.value_gain, more.value_gain)),
+        )
 
 
 @dataclass(frozen=True)
 class Paths:
     """D_k: trajectories as visits to the source data's states. Rows and offsets are as in `Trajectories`.
 
-    A step's kind is u where it is the step logged at node u, or the number of nodes plus a jump's number.
+    A step's kind is u if it is the step logged at node u, or else the number of nodes plus the jump's number.
     """
 
     data: Trajectories
@@ -43,9 +78,7 @@ class Paths:
 
     @classmethod
     def of(cls, data: Trajectories) -> "Paths":
-        """D_0."""
-        nothing = np.zeros(0, np.float32)
-        none = np.zeros(0, np.int32)
+        """Return D_0: the data as it was logged."""
         return cls(
             data,
             node=np.arange(len(data.observations), dtype=np.int32),
@@ -53,7 +86,7 @@ class Paths:
             offsets=data.offsets,
             terminated=data.episode_terminated,
             truncated=data.episode_truncated,
-            jumps=Jumps(none, none, nothing, np.zeros((0, data.action_size), np.float32), nothing, nothing, nothing),
+            jumps=Jumps.none(data.action_size),
         )
 
     @property
@@ -71,10 +104,10 @@ class Paths:
 
     @property
     def returns(self) -> Float[np.ndarray, " episodes"]:
-        return sums(self.rewards, self.lengths)
+        return ragged.sums(self.rewards, self.lengths)
 
     def trajectories(self, *, provenance: bool = True) -> Trajectories:
-        """D_k as a data set, with each step's provenance unless it isn't asked for."""
+        """Return D_k as a data set, with each step's provenance if wanted."""
         data = self.data
         actions = np.empty((len(self.kind), data.action_size), data.actions.dtype)
         stitched = self.kind >= self.nodes
@@ -97,8 +130,8 @@ class Paths:
     def _provenance(self) -> Provenance:
         data = self.data
         start = np.delete(self.node, self.offsets[1:] + np.arange(len(self.lengths)))
-        episode = np.repeat(np.arange(len(data), dtype=np.int32), data.lengths + 1)[start]
-        before = data.provenance or Provenance.logged(data.offsets)  # stitched before, it is so still
+        episode = ragged.owners(data.lengths + 1).astype(np.int32)[start]
+        before = data.provenance or Provenance.logged(data.offsets)  # steps stitched earlier stay marked
         step = start - episode  # one final row for each episode before
         return Provenance(
             source_episode=before.source_episode[step],
@@ -117,25 +150,24 @@ class Paths:
         return values
 
     def _logged_steps(self) -> Integer[np.ndarray, " logged"]:
-        """The source data's step behind each logged one: its node less one final row for each episode before."""
+        """Return the source data's step behind each logged one."""
         step_of_node = np.zeros(self.nodes, np.int64)
         step_of_node[self.data.state_rows] = np.arange(self.data.steps)
         return step_of_node[self.kind[self.kind < self.nodes]]
 
 
 def choose(old: Paths, new: Paths, accepted: Bool[np.ndarray, " episodes"]) -> Paths:
-    """Trajectory by trajectory, the new one where accepted."""
+    """Return, trajectory by trajectory, the new one where accepted and else the old one."""
     lengths = np.where(accepted, new.lengths, old.lengths)
-    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    offsets = ragged.offsets_of(lengths)
     node = np.empty(offsets[-1] + len(lengths), np.int32)
     kind = np.empty(offsets[-1], np.int32)
     for source, chosen in ((old, ~accepted), (new, accepted)):
         for extra, into, values in ((1, node, source.node), (0, kind, source.kind)):
             shift = np.arange(len(lengths)) * extra
             count = (lengths + extra)[chosen]
-            inside = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-            here = np.repeat((offsets[:-1] + shift)[chosen], count) + inside
-            into[here] = values[np.repeat((source.offsets[:-1] + shift)[chosen], count) + inside]
+            here = ragged.rows_of((offsets[:-1] + shift)[chosen], count)
+            into[here] = values[ragged.rows_of((source.offsets[:-1] + shift)[chosen], count)]
     return replace(
         old,
         node=node,
@@ -146,14 +178,9 @@ def choose(old: Paths, new: Paths, accepted: Bool[np.ndarray, " episodes"]) -> P
     )
 
 
-def without_idle_jumps(paths: Paths) -> Paths:
-    """Forget the jumps that no trajectory makes any more."""
+def without_unused_jumps(paths: Paths) -> Paths:
+    """Drop the jumps that no trajectory makes any more."""
     used, number = np.unique(paths.kind[paths.kind >= paths.nodes] - paths.nodes, return_inverse=True)
     kind = paths.kind.copy()
     kind[kind >= paths.nodes] = paths.nodes + number
-    jumps = Jumps(*(getattr(paths.jumps, item.name)[used] for item in fields(Jumps)))
-    return replace(paths, kind=kind, jumps=jumps)
-
-
-def sums(values: Float[np.ndarray, " steps"], lengths: Integer[np.ndarray, " episodes"]) -> np.ndarray:
-    return np.bincount(np.repeat(np.arange(len(lengths)), lengths), values, minlength=len(lengths))
+    return replace(paths, kind=kind, jumps=paths.jumps.take(used))

@@ -1,95 +1,92 @@
-"""Exact planning on the graph: the best way to go on from every observed state, by dynamic programming.
+"""Exact planning on the graph: the best action at every observed state, by dynamic programming.
 
-Where the paper's greedy passes ask a learned V which candidate is better, a plan solves Bellman's equation on the
-graph itself, with no training:
+The paper's greedy passes choose candidates by a learned V. A plan solves the Bellman equation on the graph itself, with
+no training:
 
     V(u) = max( r + γ V(u'),  max over jumps (u, w) of  r̂ − price + γ V(w) )
 
-Nothing follows a termination. After a truncation the world went on: V there is the mean over its near states.
-A plan exploits every error of the models, so r̂ is the lowest of their predictions, and a jump pays for where it may
-miss: the forward ensemble's worst error, times how steeply returns change between near states of the data.
+Nothing follows a termination. After a truncation the world went on: V there is the mean over its neighbours. A plan
+exploits every error of the models, so r̂ is the lowest of their predictions, and a jump pays a price for where it may
+miss: the forward ensemble's worst error, times how steeply returns change between neighbouring states of the data.
 
-The solution is found by policy iteration; a handful of improvements settles the plan. A policy runs along the logged
-steps from one jump to the next. What a run brings is the difference of two sums over the rewards ahead, taken once;
-so only the jumps' own values are left to find, as sums along pointers, exact after a few doublings of their reach.
+The solution is found by policy iteration, which a handful of improvements settles. A policy runs along logged steps
+from one jump to the next. The return of a run is the difference of two discounted sums, computed once; so only the
+values of jumps are left to find, as sums along pointers, exact after a few doublings of their length.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
-from scipy.signal import lfilter
 
+from trajstitch.data import ragged
+from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
+from trajstitch.stitching.acceptance import edges_of_graph
 from trajstitch.stitching.graph import StitchGraph
-from trajstitch.stitching.neighbours import squared_distance
-from trajstitch.stitching.walk import Decisions
+from trajstitch.stitching.greedy import Decisions
+from trajstitch.stitching.neighbours import Neighbours, squared_distance
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the planner takes a step to be worth."""
+    """How values are planned, and how many trajectories may share a state."""
 
     discount: float = 0.99
-    """γ: what a reward one step later is worth."""
+    """Discount γ of a reward one step later. Larger plans further ahead."""
     pessimism: float = 1.0
-    """The price of a jump, in units of (the miss it risks × the slope of returns)."""
+    """Price of a jump, in units of its predicted error times the slope of returns. Larger makes fewer jumps."""
     improvements: int = 200
-    """Rounds of policy iteration at most; it stops by itself when nothing changes."""
+    """Rounds of policy iteration at most; it stops when nothing changes."""
     max_visits: float = 1.0
-    """Share of the trajectories that may pass through one logged state."""
+    """Share of the trajectories that may visit one logged state (at least 20 may). Larger gains more return and keeps
+    fewer different states."""
     parts: int = 10
-    """Parts that the trajectories are rebuilt in, each by a plan around the states that are full by then."""
+    """Parts in which the trajectories are rebuilt, each by a plan around the states that are full by then."""
 
 
 def plan(data: Trajectories, graph: StitchGraph, config: Plan) -> tuple[Decisions, Float[np.ndarray, " nodes"]]:
-    """The decision at every logged step, and V of every node."""
+    """Return the decision at every logged step, and V of every node."""
     found = solve(Problem.of(data, graph, config), config)
-    return Decisions(found.choice, graph.edges, *provenance(graph, found.values)), found.values
-
-
-def provenance(
-    graph: StitchGraph, values: Float[np.ndarray, " nodes"]
-) -> tuple[Float[np.ndarray, " edges"], Float[np.ndarray, " edges"]]:
-    """What each jump has over the step logged in its place: log-likelihood, and V of the next state."""
-    edges = graph.edges
-    return edges.low - graph.logged[edges.source], values[edges.target] - values[edges.source + 1]
+    return Decisions(found.choice, edges_of_graph(graph, found.values)), found.values
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Bellman's equation on a graph."""
+    """The Bellman equation on a graph."""
 
     step_reward: Float[np.ndarray, " nodes"]
-    """Of the step logged at each node."""
+    """The reward of the step logged at each node."""
     last: Bool[np.ndarray, " nodes"]
     terminal: Bool[np.ndarray, " nodes"]
-    near: tuple[np.ndarray, np.ndarray]
-    """Offsets and indices of each node's near ones."""
+    neighbours: Neighbours
     source: Integer[np.ndarray, " edges"]
     """Ascending."""
     target: Integer[np.ndarray, " edges"]
     gain: Float[np.ndarray, " edges"]
-    """What a jump brings at once."""
+    """A jump's reward less its price."""
 
     discount: float
     scale: float
-    """The size of rewards."""
+    """The size of the largest reward."""
 
     @classmethod
     def of(cls, data: Trajectories, graph: StitchGraph, config: Plan) -> "Problem":
         edges = graph.edges
-        if np.isnan(edges.reward).any():
-            raise InputError("planning needs the forward model's word on every jump: build the graph with one")
-        price = config.pessimism * slope(data, graph, config.discount) * edges.error.astype(np.float64)
+        if edges.reward is None or "error" not in edges.scores:
+            raise InputError(
+                "planning needs a forward model's error and reward of every jump: add the test 'consistency'"
+            )
+        price = config.pessimism * slope(data, graph, config.discount) * edges.scores["error"].astype(np.float64)
         step_reward, gain = _by_node(data, len(graph)), edges.reward.astype(np.float64) - price
         return cls(
             step_reward=step_reward,
             last=graph.last,
             terminal=graph.terminal,
-            near=(graph.near.offsets, graph.near.index),
+            neighbours=graph.neighbours,
             source=edges.source,
             target=edges.target.astype(np.intp),  # the type that NumPy gathers by without converting it each time
             gain=gain,
@@ -99,32 +96,32 @@ class Problem:
 
     @property
     def precision(self) -> float:
-        """Values that differ by less are the same."""
+        """Values that differ by less count as equal."""
         return 1e-7 * self.scale / (1 - self.discount)
 
     @cached_property
     def ahead(self) -> Float[np.ndarray, " nodes"]:
-        """The discounted rewards of all logged steps from each node on, whatever episodes they are of."""
-        return lfilter([1.0], [1.0, -self.discount], self.step_reward[::-1])[::-1]  # pyright: ignore[reportReturnType]
+        """The discounted rewards of all logged steps from each node on, across the ends of episodes."""
+        return ragged.discounted_sums(self.step_reward, self.discount)
 
     @cached_property
     def powers(self) -> Float[np.ndarray, " steps"]:
-        """Of the discount, for runs of any length."""
+        """Powers of the discount, for runs of any length."""
         ends = np.flatnonzero(self.last)
         return self.discount ** np.arange(np.diff(ends, prepend=-1).max(initial=1) + 1.0)
 
     def around(self, full: Bool[np.ndarray, " nodes"]) -> "Problem":
-        """The same where entering a full node costs more than anything can bring."""
+        """Return the problem in which entering a full node costs more than anything can gain."""
         toll = 10 * self.scale / (1 - self.discount)
         gain, step_reward = self.gain.copy(), self.step_reward.copy()
         gain[full[self.target]] -= toll
         step_reward[:-1][full[1:] & ~self.last[:-1]] -= toll
         return replace(self, gain=gain, step_reward=step_reward)
 
-    def worth(
+    def action_values(
         self, values: Float[np.ndarray, " nodes"]
     ) -> tuple[Float[np.ndarray, " nodes"], Float[np.ndarray, " edges"]]:
-        """Of each logged step (of a last state, its own V) and of each jump, given V."""
+        """Return the value of each logged step (at a last state, V itself) and of each jump, given V."""
         step = self.step_reward.copy()
         step[:-1] += self.discount * values[1:]
         step[self.last] = values[self.last]
@@ -141,24 +138,24 @@ class Solution:
 
 
 def solve(problem: Problem, config: Plan) -> Solution:
-    """Policy iteration."""
+    """Solve the problem by policy iteration."""
     nodes, last = len(problem.last), problem.last
     open_ends = np.flatnonzero(last & ~problem.terminal)
     choice = np.full(nodes, -1, np.int64)
-    after = np.zeros(nodes)  # what an episode's last state is worth
+    after = np.zeros(nodes)  # V of the episodes' last states
     values = np.zeros(nodes)
-    mean_near = _mean_near(open_ends, last, *problem.near)
+    mean_near = _mean_of_neighbours(open_ends, last, problem.neighbours)
     enough = problem.precision
     candidate, starts = np.unique(problem.source, return_index=True)
     counts = np.diff(np.append(starts, len(problem.source)))
     for _ in range(config.improvements):
         values = evaluate(problem, choice, after)
-        step, worth = problem.worth(values)
+        step, jump = problem.action_values(values)
         better = np.full(nodes, -1, np.int64)
-        # A node keeps its course unless another is truly better, so that rounding can't make it waver.
+        # A node keeps its action unless another is truly better, so that rounding can't make it oscillate.
         if len(starts):
-            rises = np.maximum.reduceat(worth, starts) > np.maximum(step, values)[candidate] + enough
-            better[candidate[rises]] = _highest(worth, starts[rises], counts[rises])
+            rises = np.maximum.reduceat(jump, starts) > np.maximum(step, values)[candidate] + enough
+            better[candidate[rises]] = _highest(jump, starts[rises], counts[rises])
         back = (choice >= 0) & (step > values + enough)
         stays = (choice >= 0) & ~back & (better < 0)
         better[stays] = choice[stays]
@@ -175,7 +172,7 @@ def solve(problem: Problem, config: Plan) -> Solution:
 def evaluate(
     problem: Problem, choice: Integer[np.ndarray, " nodes"], after: Float[np.ndarray, " nodes"]
 ) -> Float[np.ndarray, " nodes"]:
-    """V where each node goes on along the edge of its choice (-1: its logged step), and last states are worth `after`.
+    """Return V where each node takes the edge of its choice (-1: its logged step); `after` is V of the last states.
 
     Every node runs along logged steps to the next stop: a node that jumps, or an episode's last state.
     """
@@ -200,25 +197,25 @@ def evaluate(
 
 
 def _highest(
-    worth: Float[np.ndarray, " edges"], starts: Integer[np.ndarray, " groups"], counts: Integer[np.ndarray, " groups"]
+    values: Float[np.ndarray, " edges"], starts: Integer[np.ndarray, " groups"], counts: Integer[np.ndarray, " groups"]
 ) -> Integer[np.ndarray, " groups"]:
-    """The first of the highest of each group of edges."""
+    """Return the first edge of the highest value in each group."""
     if not len(starts):
         return starts
     first = np.cumsum(counts) - counts
-    edge = np.arange(counts.sum()) + np.repeat(starts - first, counts)
-    inside = worth[edge]
+    edge = ragged.rows_of(starts, counts)
+    inside = values[edge]
     top = np.flatnonzero(inside == np.repeat(np.maximum.reduceat(inside, first), counts))
     return edge[top[np.searchsorted(top, first)]]
 
 
 def slope(data: Trajectories, graph: StitchGraph, discount: float) -> float:
-    """How much returns differ between near states, over their distance in standardised states: the median."""
-    states = (data.observations / np.maximum(data.observations.std(0, dtype=np.float64), 1e-12)).astype(np.float32)
+    """Return the median of how much returns differ between neighbours, over their distance in standardised states."""
+    states = (data.observations / Normaliser.of(data.observations).std).astype(np.float32)
     usual = float(data.rewards.mean(dtype=np.float64)) / (1 - discount)
     returns = data.discounted_returns(discount, np.where(data.episode_terminated, 0, usual))
     nodes = np.random.default_rng(0).permutation(data.state_rows)[:10_000]
-    owner, other = graph.near.of(np.sort(nodes))
+    owner, other = graph.neighbours.of(np.sort(nodes))
     inside = ~graph.last[other]
     here, there = np.sort(nodes)[owner[inside]], other[inside]
     if not len(here):
@@ -236,11 +233,11 @@ def _by_node(data: Trajectories, nodes: int) -> Float[np.ndarray, " nodes"]:
     return rewards
 
 
-def _mean_near(ends: np.ndarray, last: np.ndarray, offsets: np.ndarray, index: np.ndarray):
-    """A function of V: its mean over the near states of each end that go on, or over all where none is near."""
-    count = offsets[ends + 1] - offsets[ends]
-    owner = np.repeat(np.arange(len(ends)), count)
-    near = index[np.repeat(offsets[ends], count) + np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)]
+def _mean_of_neighbours(
+    ends: Integer[np.ndarray, " ends"], last: Bool[np.ndarray, " nodes"], neighbours: Neighbours
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function of V: its mean over the neighbours of each end that go on, or over all if none does."""
+    owner, near = neighbours.of(ends)
     goes_on = ~last[near]
     owner, near = owner[goes_on], near[goes_on]
     count = np.bincount(owner, minlength=len(ends))

@@ -1,4 +1,4 @@
-"""Writing that happens whole or not at all: a temporary sibling that takes the target's name at the end."""
+"""Write files and folders whole or not at all: into a temporary folder beside the target, then rename."""
 
 import errno
 import os
@@ -15,18 +15,18 @@ PREFIX = ".trajstitch-"
 
 
 def require_free(target: Path, *, force: bool, folder: bool = False) -> None:
-    """Raise unless `target` may be written: it isn't there (or is forced), and its folder can be written to.
+    """Raise unless `target` may be written: it doesn't exist (or `force` is set) and its parent folder is writable.
 
-    A target that is itself a `folder` may replace one; a file never does, whatever is forced.
+    With `folder`, the target is a folder and may replace one. A file never replaces a folder, even with `force`.
     """
     try:
         taken, is_folder = target.exists(), target.is_dir()
     except OSError as error:
         raise _as_input_error(error, target) from error
     if taken and is_folder != folder:
-        raise InputError(f"{target} is a {'folder' if is_folder else 'file'} already: choose another name")
+        raise InputError(f"{target} is already a {'folder' if is_folder else 'file'}: choose another name")
     if taken and not force:
-        raise InputError(f"{target} exists already: choose another name, or overwrite it with --force")
+        raise InputError(f"{target} exists already: choose another name, or overwrite it with `force=True`")
     parent = target.absolute().parent
     while not parent.exists():
         parent = parent.parent
@@ -38,10 +38,11 @@ def require_free(target: Path, *, force: bool, folder: bool = False) -> None:
 
 @contextmanager
 def replacing(target: Path, *, force: bool, folder: bool = False) -> Iterator[Path]:
-    """Yield a path to write a file (or `folder`) to; it becomes `target` when the block ends without an error.
+    """Yield a path to write a file (or `folder`) to; it is renamed to `target` if the block ends without an error.
 
-    The path lies in a hidden temporary folder beside the target, which is removed whatever happens, with any parents
-    that were made for it if the block fails. What a killed process left there goes with the next write beside it.
+    The path is in a hidden temporary folder beside the target, which is always removed. If the block fails, parent
+    folders that were created for it are removed too. What a killed process left behind is removed by the next write
+    to the same parent folder.
     """
     require_free(target, force=force, folder=folder)
     parent = target.absolute().parent
@@ -69,7 +70,7 @@ def _take_place(fresh: Path, target: Path, workspace: Path) -> None:
     if not target.is_dir():
         fresh.replace(target)
         return
-    # A folder can't be replaced in one step: were we killed in between, `_remove_stale` would put the old one back.
+    # A folder can't be replaced in one step. If we are killed in between, `_remove_stale` puts the old one back.
     replaced = workspace / "replaced" / target.name
     replaced.parent.mkdir()
     target.rename(replaced)
@@ -81,7 +82,7 @@ def _take_place(fresh: Path, target: Path, workspace: Path) -> None:
 
 
 def _prefix() -> str:
-    """A workspace's name says which process writes there, and on which machine, since folders may be shared."""
+    """Start of a workspace's name: it holds the machine, since folders may be shared, and then the process id."""
     return f"{PREFIX}{socket.gethostname()}-"
 
 

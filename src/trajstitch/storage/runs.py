@@ -1,11 +1,11 @@
-"""A run: the folder that holds a job's configuration, versions, metrics, models and results, and resumes it.
+"""A run: a folder with a job's config, versions, metrics, models and results, from which the job can resume.
 
-    run.json        what was asked, with which versions, on which machine
-    metrics.jsonl   one JSON object a line, as the job goes
+    run.json        the job's kind, config and command; versions and machine; the run folder's format
+    metrics.jsonl   one JSON object per line, appended while the job runs
     *.json          results and finished stages
-    *.safetensors   models, states and graphs
+    *.safetensors   models, training states and graphs
 
-Everything but the metrics is written whole or not at all, so a file that is there is a stage that is done.
+Everything but the metrics is written whole or not at all: if a stage's file exists, the stage is done.
 """
 
 import importlib.metadata
@@ -24,11 +24,14 @@ from trajstitch.errors import InputError
 from trajstitch.storage.atomic import PREFIX, replacing
 from trajstitch.storage.tensors import read_tensors, save_tensors
 
+RUN_FORMAT = 2
+"""Version of the layout of run folders. Raise it when runs written before can no longer be read."""
+
 PACKAGES = ("trajstitch", "jax", "numpy", "gymnasium", "mujoco", "minari")
 
 
 class Run:
-    """A job's folder. Make a new one (or go on with an old one) by `start`, look into a finished one by `open`."""
+    """A job's folder: `start` makes one or resumes it, `open` reads an existing one."""
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self.folder = folder
@@ -38,25 +41,26 @@ class Run:
     def start(
         cls, folder: Path, kind: str, config: dict[str, Any], *, resume: bool = False, command: str | None = None
     ) -> Self:
-        """A new run; with `resume`, the old one of the same kind and configuration.
+        """Make a new run, or with `resume` continue an existing one of the same kind and config.
 
-        `command` is how to ask for the same again; the command line, unless told.
+        `command` is what a user types to run the job again: this process's command line if not given.
         """
         config = json.loads(json.dumps(config))
         if folder.exists() and not folder.is_dir():
-            raise InputError(f"{folder} is a file: name a folder by --run")
+            raise InputError(f"{folder} is a file: `run` must be a folder")
         if folder.exists() and any(not path.name.startswith(PREFIX) for path in folder.iterdir()):
             if not resume:
-                raise InputError(f"{folder} exists already: go on with it by --resume, or name another by --run")
+                raise InputError(f"{folder} exists already: continue it with `resume=True`, or choose another `run`")
             run = cls.open(folder, kind)
             for name in {**run.facts["config"], **config}:
                 before, now = run.facts["config"].get(name), config.get(name)
                 if before != now:
                     raise InputError(
-                        f"{folder} was started with {name} = {before}, not {now}: it can't go on with that"
+                        f"{folder} was started with {name} = {before}, not {now}: it can't resume with another config"
                     )
             return run
         facts = {
+            "format": RUN_FORMAT,
             "kind": kind,
             "config": config,
             "versions": versions(),
@@ -70,32 +74,33 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path, kind: str | None = None) -> Self:
-        """A run that is there; `kind` is what it must be a run of."""
+        """Open an existing run; raise if it isn't of this `kind` (if given) or was made by an incompatible version."""
         if not (folder / "run.json").is_file():
-            raise InputError(f"{folder}: not the folder of a run (there is no run.json in it)")
+            raise InputError(f"{folder}: not the folder of a run (it holds no run.json)")
         run = cls(folder, {})
         run.facts = run.read_json("run")
+        _require_format(run.facts, folder)
         if kind is not None and run.facts.get("kind") != kind:
-            raise InputError(f"{folder}: a run of `{run.facts.get('kind')}`, where one of `{kind}` is needed")
+            raise InputError(f"{folder}: is a {run.facts.get('kind')!r} run, but a {kind!r} run is needed")
         return run
 
     def path(self, name: str) -> Path:
         return self.folder / name
 
     def log(self, **metrics: Any) -> None:
-        """Add a line to the metrics."""
+        """Append a line to the metrics."""
         with self.path("metrics.jsonl").open("a") as file:
             file.write(json.dumps(metrics) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The metrics so far; a line that a killed job left half-written is left out."""
+        """Return the metrics so far, without a line that a killed job left half-written."""
         if not self.path("metrics.jsonl").exists():
             return []
         lines = self.path("metrics.jsonl").read_text().split("\n")
         return [json.loads(line) for line in lines[:-1] if line.endswith("}")]
 
     def has(self, name: str) -> bool:
-        """Whether a stage's JSON or tensors are there."""
+        """Return whether a stage's JSON or tensors exist."""
         return any(self.path(f"{name}.{ending}").exists() for ending in ("json", "safetensors"))
 
     def write_json(self, name: str, value: Any) -> None:
@@ -115,16 +120,28 @@ class Run:
         return read_tensors(self.path(f"{name}.safetensors"))[0]
 
     def write_tree(self, name: str, tree: Any, **facts: str) -> None:
-        """Save a pytree of arrays (a model, a training state) under the paths of its leaves."""
+        """Save the arrays of a pytree (a model, a training state), each named by its path in the tree."""
         self.write_tensors(name, tensors_of(tree), **facts)
 
     def read_tree(self, name: str, like: Any) -> Any:
-        """The pytree saved under `name`, in the shape of `like`."""
+        """Return the pytree saved as `name`; `like` has its structure and shapes."""
         return tree_from(self.read_tensors(name), like, str(self.path(f"{name}.safetensors")))
 
 
+def _require_format(facts: dict[str, Any], folder: Path) -> None:
+    found = facts.get("format", 1)
+    if found == RUN_FORMAT:
+        return
+    older = isinstance(found, int) and found < RUN_FORMAT
+    advice = "use that version, or start a new run" if older else "update trajstitch"
+    raise InputError(
+        f"{folder}: was made by {'an older' if older else 'a newer'} version of trajstitch (run format {found}, this "
+        f"version reads {RUN_FORMAT}): {advice}"
+    )
+
+
 def tensors_of(tree: Any) -> dict[str, np.ndarray]:
-    """A pytree's arrays by their paths; random keys as the numbers they are made of."""
+    """Return a pytree's arrays by their paths; random keys as the integers they consist of."""
     import equinox as eqx
     import jax
 
@@ -136,7 +153,10 @@ def tensors_of(tree: Any) -> dict[str, np.ndarray]:
 
 
 def tree_from(tensors: dict[str, np.ndarray], like: Any, where: str) -> Any:
-    """The inverse of `tensors_of`: `like` with its arrays taken from `tensors`."""
+    """Return `like` with its arrays replaced by those of `tensors`: the inverse of `tensors_of`.
+
+    `where` names the file in errors.
+    """
     import equinox as eqx
     import jax
     import jax.numpy as jnp
@@ -146,7 +166,7 @@ def tree_from(tensors: dict[str, np.ndarray], like: Any, where: str) -> Any:
             return old
         name = jax.tree_util.keystr(path)
         if name not in tensors or tensors[name].shape != np.shape(_raw(old)):
-            raise InputError(f"{where}: doesn't fit this configuration at {name}")
+            raise InputError(f"{where}: {name} doesn't fit this config")
         fresh = jnp.asarray(tensors[name])
         return jax.random.wrap_key_data(fresh) if _is_key(old) else fresh
 
@@ -166,7 +186,7 @@ def _raw(leaf: Any) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that results depend on, those that are installed."""
+    """Return the versions of Python and of the installed packages that results depend on."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -177,7 +197,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> str:
-    """The accelerator, if any, the processor, and how many of its cores this machine has."""
+    """Return this machine's accelerator (if any), number of cores and processor, as text."""
     import jax
 
     device = jax.devices()[0]
@@ -191,7 +211,7 @@ def machine() -> str:
 
 
 def command_line() -> str:
-    """The command line as the user would type it again."""
+    """Return this process's command line as a user would type it."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     program = Path(sys.argv[0]).name if spec is None else f"python -m {spec.name}"
     ours = program in ("trajstitch", "python -m trajstitch.__main__")

@@ -1,5 +1,6 @@
 """Safetensors files: written whole or not at all, read with an error that names the file."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,17 +11,29 @@ from trajstitch.errors import InputError
 from trajstitch.storage.atomic import replacing
 
 
-def save_tensors(tensors: dict[str, np.ndarray], path: str | Path, facts: dict[str, str] | None = None) -> None:
-    """Write arrays by name, with `facts` as the file's metadata; a file that is there is replaced in one step."""
-    with replacing(Path(path), force=True) as fresh:
+def save_tensors(
+    tensors: dict[str, np.ndarray], path: str | Path, facts: dict[str, str] | None = None, *, force: bool = True
+) -> None:
+    """Write arrays by name, with `facts` as the file's metadata. An existing file is replaced in one step."""
+    with replacing(Path(path), force=force) as fresh:
         save_file({name: np.asarray(array, order="C") for name, array in tensors.items()}, fresh, facts)
-        fresh.chmod(0o644)
+        fresh.chmod(0o644)  # safetensors makes files that only their owner can read
 
 
 def read_tensors(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The arrays of a file by name, and its metadata."""
+    """Return a file's arrays by name, and its metadata."""
     try:
         with safe_open(path, framework="numpy") as file:
-            return {name: file.get_tensor(name) for name in sorted(file.keys())}, file.metadata() or {}
+            names, facts = sorted(file.keys()), file.metadata() or {}
+        tensors = {}
+        for name in names:  # opened again for each array: an open file keeps in memory all that was read from it
+            with safe_open(path, framework="numpy") as file:
+                tensors[name] = file.get_tensor(name)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path}: can't be read ({error})") from error
+    return tensors, facts
+
+
+def under(tensors: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """Return the arrays whose names start with the prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""`trajstitch truth RUN`."""
+"""`trajstitch simulate RUN`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,18 +19,20 @@ from trajstitch.storage.runs import Run
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """Ask the simulator how real a run's jumps are: set it to the state, take the action, compare.
+    """Check a run's jumps in the simulator: set it to each state, take the jump's action, compare.
 
     For MuJoCo tasks whose observation shows the whole state, such as Hopper, Walker2d and HalfCheetah. The error is
-    given over the step's own length: 0 is real, 1 is as wrong as staying put.
+    divided by the jump's length: 0 is exact, 1 is as wrong as not moving.
+
+    Example: trajstitch simulate runs/stitch-hopper-medium-replay-default-seed-0
     """
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """The folder of a `trajstitch stitch` run."""
     seed: int | None = None
-    """Of a run of several seeds, which; the first, unless told."""
+    """Which seed of a run of several; the first if not given."""
     steps: int = 20_000
-    """At most so many jumps, and so many edges of the graph, are asked about."""
+    """Number of jumps, and of edges of the graph, to check at most. Larger is slower and more precise."""
     json: bool = False
     """Print JSON instead of tables."""
 
@@ -38,13 +40,13 @@ class Command:
         run = Run.open(self.run, "stitch")
         where = place(run, self.seed)
         if not run.has(f"{where}passes"):
-            reason = run.read_json(f"{where}summary")["left_alone"] if run.has(f"{where}summary") else None
-            told = f"nothing was stitched: {reason}" if reason else "this run isn't finished: go on with it by --resume"
-            raise InputError(f"{self.run}: {told}")
+            reason = run.read_json(f"{where}summary")["unchanged_because"] if run.has(f"{where}summary") else None
+            why = f"the data was left unchanged: {reason}" if reason else "not finished: continue it with `resume=True`"
+            raise InputError(f"{self.run}: {why}")
         data = reload_source(run)
         stitched = formats.load(f"npz:{run.path(f'{where}result.npz')}")
         facts = report(data, stitched, StitchGraph.load(run.path("graph.safetensors")), self.steps)
-        run.write_json(f"{where}truth", facts)
+        run.write_json(f"{where}simulator-check", facts)
         if self.json:
             print_json(facts)
         else:
@@ -73,10 +75,7 @@ def show(facts: dict[str, Any]) -> None:
                 table.add_row(f"{low} to {high}", f"{row['edges']:,}", f"{row['median_ratio']:.3f}")
             out.print()
             out.print(table)
-    ranks = facts.get("rank_correlation", {})
-    if ranks and None not in ranks.values():
-        out.print(
-            f"\nRank correlation of the true error with consistency {ranks['consistency']:.2f}, "
-            f"with the likelihood {ranks['likelihood']:.2f}",
-            soft_wrap=True,
-        )
+    ranks = {name: value for name, value in facts.get("rank_correlation", {}).items() if value is not None}
+    if ranks:
+        listed = ", ".join(f"{name} {value:.2f}" for name, value in ranks.items())
+        out.print(f"\nRank correlation of the true error with each jump test: {listed}", soft_wrap=True)

@@ -7,8 +7,9 @@ import pytest
 
 from trajstitch.data.normalise import rescale_for_float32
 from trajstitch.data.trajectories import Trajectories, concatenate
-from trajstitch.stitching.config import StitchConfig, one_quality, stitch
-from trajstitch.stitching.predictability import return_predictability
+from trajstitch.stitching.config import StitchConfig
+from trajstitch.stitching.gate import return_predictability, unpredictable_returns
+from trajstitch.stitching.pipeline import stitch
 
 
 def walks(skills: np.ndarray, luck: float, length: int = 40) -> Trajectories:
@@ -63,22 +64,22 @@ def test_equal_returns_are_of_one_quality():
     assert return_predictability(walks(np.zeros(30), luck=0.0)) == 0
 
 
-def test_data_of_one_quality_comes_back_as_it_was_before_any_model_is_fitted(capsys):
+def test_unpredictable_data_comes_back_as_it_was_before_any_model_is_fitted(caplog):
+    caplog.set_level("INFO", "trajstitch")
     data = walks(np.zeros(60), luck=1.0)
-    better = stitch(data, StitchConfig(quality=0.5))
+    better = stitch(data, StitchConfig(min_predictability=0.5))
     assert better.equals(data)
     assert better.provenance is not None
     assert not better.provenance.stitched.any()
-    said = capsys.readouterr().err
-    assert "nothing was stitched: the data is of one quality" in said
-    assert "log likelihood" not in said
+    assert "the data is left unchanged: states predict" in caplog.text
+    assert "log likelihood" not in caplog.text
 
 
 def test_the_limit_decides():
-    assert one_quality(StitchConfig(quality=0.5), 0.5) is None
-    assert one_quality(StitchConfig(quality=0.5), None) is None
-    assert one_quality(StitchConfig(quality=0.0), 0.0) is None
-    reason = one_quality(StitchConfig(quality=0.5), 0.2)
+    assert unpredictable_returns(0.5, 0.5) is None
+    assert unpredictable_returns(None, 0.5) is None
+    assert unpredictable_returns(0.0, 0.0) is None
+    reason = unpredictable_returns(0.2, 0.5)
     assert reason is not None
     assert "20%" in reason
     assert "50%" in reason

@@ -5,35 +5,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trajstitch.stitching import capacity as crowding
-from trajstitch.stitching.capacity import ActionValues, _place_in_queue, spread, visits
-from trajstitch.stitching.graph import EdgeScorer, Reach, build
-from trajstitch.stitching.greedy import Rules, rebuild
+from trajstitch.data.ragged import rank_among_equals
+from trajstitch.stitching import capacity
+from trajstitch.stitching.acceptance import Rules
+from trajstitch.stitching.capacity import ActionValues, count_visits, plan_with_capacity
+from trajstitch.stitching.greedy import rebuild
 from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.planning import Plan, Problem, plan, solve
-from worlds import models, random_data
+from worlds import graph_of, random_data, scorer
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _crowds_of_few():
     """The data here has half a dozen trajectories, so that three would be no crowd."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(crowding, "FEWEST", 1)
+        patch.setattr(capacity, "MIN_CAPACITY", 1)
         yield
 
 
 def world(seed, coarse=False):
     data = random_data(np.random.default_rng(seed), coarse=coarse)
-    return data, build(data, models(), NeighbourSearch(k=4), Reach(20.0)), EdgeScorer(models(), data.observations)
+    return data, graph_of(data, NeighbourSearch(k=4), 20.0), scorer(data)
 
 
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from((0.1, 0.4, 0.8)))
 @settings(max_examples=15, deadline=None)
 def test_no_state_is_crowded_and_every_change_is_a_gain(seed, coarse, most):
-    data, graph, judge = world(seed, coarse)
-    paths, summary = spread(data, graph, judge, Plan(discount=0.95, pessimism=0, max_visits=most), Rules())
-    assert visits(paths).max() <= max(1, round(most * len(data)))
+    data, graph, made = world(seed, coarse)
+    paths, summary = plan_with_capacity(data, graph, made, Plan(discount=0.95, pessimism=0, max_visits=most), Rules())
+    assert count_visits(paths).max() <= max(1, round(most * len(data)))
     changed = paths.returns != data.returns
     old = data.returns.astype(np.float64)
     assert (paths.returns >= old + 0.1 * np.abs(old) - 1e-4)[changed].all()
@@ -54,43 +55,45 @@ def test_no_state_is_crowded_and_every_change_is_a_gain(seed, coarse, most):
 def test_more_room_gains_more_and_keeps_fewer_states():
     found = []
     for most in (0.01, 0.4, 1.0):
-        rooms = [spread(*world(seed), Plan(discount=0.95, max_visits=most), Rules())[1] for seed in range(4, 10)]
+        rooms = [
+            plan_with_capacity(*world(seed), Plan(discount=0.95, max_visits=most), Rules())[1] for seed in range(4, 10)
+        ]
         found.append((np.mean([one.mean_return for one in rooms]), np.mean([one.states_kept for one in rooms])))
     assert found[0][0] < found[1][0] < found[2][0]
     assert found[0][1] > found[1][1] > found[2][1]
 
 
 def test_with_room_for_all_a_walk_gains_at_least_what_the_plan_alone_does():
-    data, graph, judge = world(4)
-    alone = rebuild(Paths.of(data), graph, plan(data, graph, Plan(discount=0.95))[0], judge, Rules())[1]
+    data, graph, made = world(4)
+    alone = rebuild(Paths.of(data), graph, plan(data, graph, Plan(discount=0.95))[0], made, Rules())[1]
     assert alone.accepted > 0
-    assert spread(data, graph, judge, Plan(discount=0.95), Rules())[1].mean_return >= alone.mean_return
+    assert plan_with_capacity(data, graph, made, Plan(discount=0.95), Rules())[1].mean_return >= alone.mean_return
 
 
 def test_without_a_jump_the_data_stays_as_it_is():
     data = random_data(np.random.default_rng(3), coarse=False)
-    graph = build(data, models(), NeighbourSearch(k=4), Reach(-1e9))
+    graph = graph_of(data, NeighbourSearch(k=4), -1e9)
     assert len(graph.edges) == 0
-    paths, summary = spread(data, graph, EdgeScorer(models(), data.observations), Plan(max_visits=0.4), Rules())
+    paths, summary = plan_with_capacity(data, graph, scorer(data), Plan(max_visits=0.4), Rules())
     np.testing.assert_array_equal(paths.node, np.arange(len(data.observations)))
     assert (summary.proposed, summary.accepted, summary.states_kept) == (0, 0, 1.0)
 
 
 def test_the_same_seed_gives_the_same_paths():
-    data, graph, judge = world(7)
+    data, graph, made = world(7)
     config = Plan(discount=0.95, max_visits=0.4)
-    one, other = (spread(data, graph, judge, config, Rules())[0] for _ in range(2))
+    one, other = (plan_with_capacity(data, graph, made, config, Rules())[0] for _ in range(2))
     np.testing.assert_array_equal(one.node, other.node)
     np.testing.assert_array_equal(one.jumps.reward, other.jumps.reward)
 
 
-def test_every_way_on_from_a_node_has_its_worth():
+def test_every_action_at_a_node_has_its_value():
     data, graph, _ = world(2)
     problem = Problem.of(data, graph, Plan(discount=0.95))
     solution = solve(problem, Plan(discount=0.95))
-    step, jump = problem.worth(solution.values)
+    step, jump = problem.action_values(solution.values)
     nodes = np.flatnonzero(~graph.last)
-    for node, row in zip(nodes, ActionValues.by(problem, solution, graph.offsets).of(nodes), strict=True):
+    for node, row in zip(nodes, ActionValues.of(problem, solution.values, graph.offsets).at(nodes), strict=True):
         jumps = jump[graph.offsets[node] : graph.offsets[node + 1]]
         assert row[0] == pytest.approx(step[node], abs=2 * problem.precision)
         np.testing.assert_array_equal(row[1 : 1 + len(jumps)], jumps)
@@ -100,5 +103,5 @@ def test_every_way_on_from_a_node_has_its_worth():
 
 
 def test_a_queue_is_served_in_order():
-    assert _place_in_queue(np.array([5, 3, 5, 5, 3])).tolist() == [0, 0, 1, 2, 1]
-    assert _place_in_queue(np.array([], int)).tolist() == []
+    assert rank_among_equals(np.array([5, 3, 5, 5, 3])).tolist() == [0, 0, 1, 2, 1]
+    assert rank_among_equals(np.array([], int)).tolist() == []

@@ -1,4 +1,4 @@
-"""The truth about jumps: real steps come out real, invented ones do not, and the better judge ranks higher."""
+"""The simulator check: logged steps are exact, invented ones are not, and errors are ranked by a score."""
 
 from dataclasses import replace
 
@@ -20,11 +20,11 @@ def all_jumps(data: Trajectories) -> Trajectories:
     return replace(data, provenance=replace(origin, stitched=np.ones(data.steps, bool)))
 
 
-def test_logged_steps_claimed_as_jumps_come_out_real(data):
-    truth = check_jumps(data, all_jumps(data), most=200)
-    assert len(truth.error) == 200
-    assert truth.ratio.max() < 1e-6
-    assert np.abs(truth.reward_error).max() < 1e-6
+def test_logged_steps_claimed_as_jumps_are_exact(data):
+    check = check_jumps(data, all_jumps(data), most=200)
+    assert len(check.error) == 200
+    assert check.ratio.max() < 1e-6
+    assert np.abs(check.reward_error).max() < 1e-6
 
 
 def test_jumps_with_the_wrong_action_and_reward_do_not(data):
@@ -34,12 +34,12 @@ def test_jumps_with_the_wrong_action_and_reward_do_not(data):
     assert summary["mean_reward_error"] > 0.3
 
 
-def test_no_jumps_is_no_truth(data):
+def test_no_jumps_give_no_check(data):
     nothing = replace(data, provenance=Provenance.logged(data.offsets))
     assert check_jumps(data, nothing).summary() == {"steps": 0}
 
 
-def test_bins_and_rank_correlation_follow_the_judge():
+def test_bins_and_rank_correlation_follow_the_score():
     scale = np.linspace(0.01, 0.5, 50)
     rows = _by(scale, scale**2, (0.0, 0.1, np.inf))
     assert [row["edges"] for row in rows] == [10, 40]

@@ -12,8 +12,7 @@ from point import collect
 from test_stitching import GREEDY, SMALL
 from trajstitch import cli, formats
 from trajstitch.formats import save
-from trajstitch.stitching import config as stitching
-from trajstitch.stitching import pipeline as stitch_run
+from trajstitch.stitching import config, improve, jump_tests, pipeline
 
 COLD = replace(GREEDY, value=replace(GREEDY.value, warm_steps=None), sample_latents=True)
 TARGETS = ["npz:{}/better.npz", "d4rl:{}/better.hdf5", "table:{}/better.parquet", "minari:test/better-v0"]
@@ -21,8 +20,8 @@ TARGETS = ["npz:{}/better.npz", "d4rl:{}/better.hdf5", "table:{}/better.parquet"
 
 @pytest.fixture(autouse=True)
 def small_presets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(stitching.PRESETS, "quick", SMALL)
-    monkeypatch.setitem(stitching.PRESETS, "paper", GREEDY)
+    monkeypatch.setitem(config.PRESETS, "quick", SMALL)
+    monkeypatch.setitem(config.PRESETS, "paper", GREEDY)
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def test_every_stage_is_kept_and_nothing_is_done_twice(source, tmp_path, capsys,
     assert facts["after"]["mean_return"] > facts["before"]["mean_return"]
     assert facts["stitched_steps"] > 0
     assert {path.name for path in run.iterdir()} == {
-        *("run.json", "models.json", "models.safetensors", "graph.safetensors", "passes.json", "result.npz"),
+        *("run.json", "models.safetensors", "graph.safetensors", "passes.json", "result.npz"),
         *("seconds.json", "summary.json", "saved.json"),
     }
     assert (tmp_path / "data.npz").read_bytes() == before
@@ -52,36 +51,40 @@ def test_every_stage_is_kept_and_nothing_is_done_twice(source, tmp_path, capsys,
     def again(*_: object, **__: object) -> None:
         raise AssertionError("this stage was done already")
 
-    for stage in ("fit_models", "build", "improve_together"):
-        monkeypatch.setattr(stitch_run, stage, again)
+    for stage in ("fit_model", "build_graph", "improve_together"):
+        monkeypatch.setattr(pipeline, stage, again)
     assert stitch(source, target, run, "--resume", "--force") == 0
     assert trajstitch.load(target).equals(first)
 
 
-def test_data_of_one_quality_is_saved_as_it_was(source, tmp_path, capsys):
+def test_unpredictable_data_is_saved_as_it_was(source, tmp_path, capsys):
     run, target = tmp_path / "run", f"npz:{tmp_path}/better.npz"
-    assert stitch(source, target, run, "--quality", "1", "--json") == 0
+    assert stitch(source, target, run, "--min-predictability", "1", "--json") == 0
     printed = capsys.readouterr()
     facts = json.loads(printed.out)
-    assert "one quality" in facts["left_alone"]
+    assert "states predict" in facts["unchanged_because"]
     assert facts["passes"] == []
     assert facts["stitched_steps"] == 0
     assert facts["before"] == facts["after"]
-    assert "nothing is stitched: the data is of one quality" in printed.err
+    assert "the data is left unchanged: states predict" in printed.err
     assert trajstitch.load(target).equals(trajstitch.load(source))
-    assert {path.name for path in run.iterdir()} == {"run.json", "quality.json", "summary.json", "saved.json"}
-    assert stitch(source, target, run, "--quality", "1", "--resume", "--force") == 0
-    assert "NOTHING WAS STITCHED: the data is of one quality" in capsys.readouterr().out
-    assert cli.run(["truth", str(run)]) == 2
-    assert "nothing was stitched: the data is of one quality" in capsys.readouterr().err
+    assert {path.name for path in run.iterdir()} == {
+        *("run.json", "predictability.json", "summary.json", "saved.json", "seconds.json")
+    }
+    assert stitch(source, target, run, "--min-predictability", "1", "--resume", "--force") == 0
+    assert "THE DATA IS UNCHANGED: states predict" in capsys.readouterr().out
+    assert cli.run(["simulate", str(run)]) == 2
+    said = capsys.readouterr().err
+    assert "the data was left unchanged: states predict" in said
+    assert "--min-predictability 0" in said
 
 
 def test_one_trajectory_comes_back_as_it_was_without_training_a_model(tmp_path, capsys):
     target = f"npz:{tmp_path}/better.npz"
     save(collect(episodes=1, length=30), f"npz:{tmp_path}/one.npz")
     assert stitch(f"npz:{tmp_path}/one.npz", target, tmp_path / "run") == 0
-    assert "NOTHING WAS STITCHED: there is one trajectory" in capsys.readouterr().out
-    assert not (tmp_path / "run" / "models.json").exists()
+    assert "THE DATA IS UNCHANGED: there is one trajectory" in capsys.readouterr().out
+    assert not (tmp_path / "run" / "models.safetensors").exists()
     assert trajstitch.stitch(collect(episodes=1, length=30), SMALL).equals(trajstitch.load(target))
 
 
@@ -96,13 +99,13 @@ def test_source_is_never_the_target_even_by_force(source, tmp_path, capsys, targ
     assert (tmp_path / "data.npz").read_bytes() == before
 
 
-def test_source_that_changed_since_is_neither_judged_nor_gone_on_with(source, tmp_path, capsys):
+def test_source_that_changed_since_is_neither_checked_nor_resumed(source, tmp_path, capsys):
     run, target = tmp_path / "run", f"npz:{tmp_path}/better.npz"
     assert stitch(source, target, run) == 0
     data = trajstitch.load(source)
     save(replace(data, observations=data.observations + np.float32(1e-3)), source, force=True)
     capsys.readouterr()
-    assert cli.run(["truth", str(run)]) == 2
+    assert cli.run(["simulate", str(run)]) == 2
     assert "has changed since" in capsys.readouterr().err
     assert stitch(source, target, run, "--resume", "--force") == 2
     assert "was started with fingerprint" in capsys.readouterr().err
@@ -112,9 +115,9 @@ def test_interrupted_job_says_how_to_go_on(source, tmp_path, capsys, monkeypatch
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stitch_run, "build", interrupt)
+    monkeypatch.setattr(pipeline, "build_graph", interrupt)
     assert stitch(source, f"npz:{tmp_path}/better.npz", tmp_path / "run") == 130
-    assert "the same command with --resume goes on" in capsys.readouterr().err
+    assert "the same command with --resume continues" in capsys.readouterr().err
 
 
 def test_each_model_is_kept_as_soon_as_it_is_fitted(source, tmp_path, monkeypatch):
@@ -125,20 +128,20 @@ def test_each_model_is_kept_as_soon_as_it_is_fitted(source, tmp_path, monkeypatc
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(stitching, "fit_reward", killed)
+        patch.setattr(pipeline, "fit_reward", killed)
         assert stitch(source, halved, tmp_path / "halved") == 130
     assert {path.name for path in (tmp_path / "halved").glob("model*")} == {
-        "model-dynamics.safetensors",
+        "model-likelihood.safetensors",
         "model-inverse.safetensors",
     }
-    for name in ("fit_dynamics", "fit_inverse"):
-        monkeypatch.setattr(stitching, name, killed)
+    for module, name in ((jump_tests, "fit_dynamics"), (pipeline, "fit_inverse")):
+        monkeypatch.setattr(module, name, killed)
     assert stitch(source, halved, tmp_path / "halved", "--resume") == 0
     assert trajstitch.load(halved).equals(trajstitch.load(whole))
     assert not [*(tmp_path / "halved").glob("model-*")]
 
 
-@pytest.mark.parametrize("stage", ["build", "improve_together"])
+@pytest.mark.parametrize("stage", ["build_graph", "improve_together"])
 def test_job_that_stopped_midway_resumes_to_the_same_bits(source, tmp_path, monkeypatch, stage):
     whole, target = f"npz:{tmp_path}/whole.npz", f"npz:{tmp_path}/better.npz"
     assert stitch(source, whole, tmp_path / "whole") == 0
@@ -147,7 +150,7 @@ def test_job_that_stopped_midway_resumes_to_the_same_bits(source, tmp_path, monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(stitch_run, stage, stopped)
+        patch.setattr(pipeline, stage, stopped)
         assert stitch(source, target, tmp_path / "run") == 130
     assert not (tmp_path / "better.npz").exists()
     assert stitch(source, target, tmp_path / "run", "--resume") == 0
@@ -155,15 +158,15 @@ def test_job_that_stopped_midway_resumes_to_the_same_bits(source, tmp_path, monk
 
 
 @pytest.mark.parametrize("seeds", ["1", "2"])
-@pytest.mark.parametrize("config", [GREEDY, COLD], ids=["warm", "cold, sampled"])
+@pytest.mark.parametrize("greedy", [GREEDY, COLD], ids=["warm", "cold, sampled"])
 def test_job_that_stopped_between_passes_goes_on_with_the_next_to_the_same_bits(
-    source, tmp_path, monkeypatch, capsys, config, seeds
+    source, tmp_path, monkeypatch, capsys, greedy, seeds
 ):
-    monkeypatch.setitem(stitching.PRESETS, "paper", config)
+    monkeypatch.setitem(config.PRESETS, "paper", greedy)
     flags = ("--preset", "paper", "--passes", "3", "--seeds", seeds)
     whole, target = f"npz:{tmp_path}/whole-{{seed}}.npz", f"npz:{tmp_path}/better-{{seed}}.npz"
     assert stitch(source, whole, tmp_path / "whole", *flags) == 0
-    fit_values, fitted = stitching.fit_values, []
+    fit_values, fitted = improve.fit_values, []
 
     def stopped(*given, **named):
         if len(fitted) == 2:
@@ -171,13 +174,13 @@ def test_job_that_stopped_between_passes_goes_on_with_the_next_to_the_same_bits(
         fitted.append(1)
         return fit_values(*given, **named)
 
-    monkeypatch.setattr(stitching, "fit_values", stopped)
+    monkeypatch.setattr(improve, "fit_values", stopped)
     assert stitch(source, target, tmp_path / "run", *flags) == 130
     assert not list(tmp_path.glob("better*"))
     fitted[:] = [0]
     assert stitch(source, target, tmp_path / "run", *flags, "--resume") == 0
     assert fitted == [0, 1], "passes were done twice"
-    assert "going on after pass 2" in capsys.readouterr().err
+    assert "resuming after pass 2" in capsys.readouterr().err
     for seed in range(int(seeds)):
         assert trajstitch.load(target.format(seed=seed)).equals(trajstitch.load(whole.format(seed=seed)))
         place = f"seed-{seed}/passes.json" if seeds == "2" else "passes.json"
@@ -198,7 +201,7 @@ def test_several_seeds_make_a_data_set_each(source, tmp_path, capsys):
     assert stitch(source, target, run, *flags, "--resume", "--force") == 0
     shown = capsys.readouterr().out
     assert shown.index("Seed 3") < shown.index("Seed 4") < shown.index("Returns after, seed 4")
-    assert cli.run(["truth", str(run), "--seed", "5"]) == 2
+    assert cli.run(["simulate", str(run), "--seed", "5"]) == 2
     assert "the seeds are 3 to 4" in capsys.readouterr().err
 
 
@@ -261,8 +264,8 @@ def test_origin_of_every_step_survives_saving(source, tmp_path, target, capsys):
     assert "titched" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("preset", "config"), [("quick", SMALL), ("paper", GREEDY)])
-def test_states_far_from_zero_come_back_as_they_were(tmp_path, preset, config):
+@pytest.mark.parametrize(("preset", "same"), [("quick", SMALL), ("paper", GREEDY)])
+def test_states_far_from_zero_come_back_as_they_were(tmp_path, preset, same):
     data = collect(episodes=40, length=30)
     moved = replace(data, observations=data.observations.astype(np.float64) + 5e6)
     source, target = f"npz:{tmp_path}/moved.npz", f"npz:{tmp_path}/better.npz"
@@ -270,7 +273,7 @@ def test_states_far_from_zero_come_back_as_they_were(tmp_path, preset, config):
     assert stitch(source, target, tmp_path / "run", "--preset", preset) == 0
     better = trajstitch.load(target)
     assert better.returns.mean() > data.returns.mean()
-    assert better.equals(trajstitch.stitch(moved, config))
+    assert better.equals(trajstitch.stitch(moved, same))
     assert better.observations.min() > 4e6
 
 
@@ -287,8 +290,8 @@ def test_greedy_passes_are_told_one_by_one(source, tmp_path, capsys):
     ("flags", "said"),
     [
         (("--preset", "quick", "--passes", "2"), "plans instead"),
-        (("--preset", "quick", "--no-value-test"), "goes with greedy passes"),
-        (("--preset", "quick", "--margin", "nonsense"), None),
+        (("--preset", "quick", "--rules.no-value-test"), "goes with greedy passes"),
+        (("--preset", "quick", "--tests.likelihood.margin", "nonsense"), None),
     ],
 )
 def test_flags_that_do_not_fit_are_refused(source, tmp_path, capsys, flags, said):
@@ -308,8 +311,8 @@ def test_target_in_the_way_is_said_before_the_work(source, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_truth_needs_a_simulator_and_says_so(source, tmp_path, capsys):
+def test_simulator_check_needs_a_simulator_and_says_so(source, tmp_path, capsys):
     assert stitch(source, f"npz:{tmp_path}/better.npz", tmp_path / "run") == 0
     capsys.readouterr()
-    assert cli.run(["truth", str(tmp_path / "run")]) == 2
+    assert cli.run(["simulate", str(tmp_path / "run")]) == 2
     assert "names no environment" in capsys.readouterr().err

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trajstitch.errors import InputError
-from trajstitch.stitching.graph import EdgeScorer, Models, Reach, build
-from trajstitch.stitching.greedy import Rules, rebuild
-from trajstitch.stitching.neighbours import NeighbourSearch
+from trajstitch.stitching.acceptance import Rules
+from trajstitch.stitching.greedy import rebuild
+from trajstitch.stitching.neighbours import Neighbours, NeighbourSearch
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.planning import Plan, Problem, evaluate, plan, slope
-from worlds import models, random_data
+from worlds import graph_of, random_data, scorer
 
 
 def value_iteration(data, graph, gain, discount, sweeps=400):
@@ -24,7 +24,7 @@ def value_iteration(data, graph, gain, discount, sweeps=400):
             if graph.terminal[node]:
                 values[node] = 0
             elif graph.last[node]:
-                near = [n for n in graph.near.of(np.array([node]))[1] if not graph.last[n]]
+                near = [n for n in graph.neighbours.of(np.array([node]))[1] if not graph.last[n]]
                 values[node] = np.mean(old[near]) if near else old[~graph.last].mean()
             else:
                 ways = [reward[node] + discount * old[node + 1]]
@@ -40,10 +40,11 @@ def value_iteration(data, graph, gain, discount, sweeps=400):
 @settings(max_examples=10, deadline=None)
 def test_a_plan_equals_value_iteration(seed, coarse, pessimism):
     data = random_data(np.random.default_rng(seed), coarse=coarse)
-    graph = build(data, models(), NeighbourSearch(k=3), Reach(10.0))
+    graph = graph_of(data, NeighbourSearch(k=3), 10.0)
     config = Plan(discount=0.9, pessimism=pessimism)
     decisions, values = plan(data, graph, config)
-    gain = graph.edges.reward - pessimism * slope(data, graph, 0.9) * graph.edges.error.astype(np.float64)
+    assert graph.edges.reward is not None
+    gain = graph.edges.reward - pessimism * slope(data, graph, 0.9) * graph.edges.scores["error"].astype(np.float64)
     expected = value_iteration(data, graph, gain, 0.9)
     np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-4)
 
@@ -64,7 +65,7 @@ def test_a_policy_is_valued_along_its_pointers():
         step_reward=np.array([5.0, 1.0, 0.0, 2.0, 0.5, 3.0, 0.0]),
         last=np.array([0, 0, 1, 0, 0, 0, 1], bool),
         terminal=np.array([0, 0, 0, 0, 0, 0, 1], bool),
-        near=(np.zeros(8, int), np.zeros(0, int)),
+        neighbours=Neighbours(np.zeros(8, int), np.zeros(0, int)),
         source=np.array([1, 4]),
         target=np.array([4, 0]),
         gain=np.array([-1.0, 10.0]),
@@ -84,9 +85,9 @@ def test_a_policy_is_valued_along_its_pointers():
 def test_a_planned_walk_gains_what_it_promises():
     """Undiscounted and without a price, an accepted trajectory is the better one."""
     data = random_data(np.random.default_rng(4), coarse=False)
-    graph = build(data, models(), NeighbourSearch(k=4), Reach(20.0))
+    graph = graph_of(data, NeighbourSearch(k=4), 20.0)
     decisions, _ = plan(data, graph, Plan(discount=0.95, pessimism=0))
-    paths, summary = rebuild(Paths.of(data), graph, decisions, EdgeScorer(models(), data.observations), Rules())
+    paths, summary = rebuild(Paths.of(data), graph, decisions, scorer(data), Rules())
     found = paths.trajectories()
     assert summary.accepted > 0
     assert summary.jumps > 0
@@ -96,14 +97,13 @@ def test_a_planned_walk_gains_what_it_promises():
 
 def test_a_high_price_leaves_the_data_alone():
     data = random_data(np.random.default_rng(4), coarse=False)
-    graph = build(data, models(), NeighbourSearch(k=4), Reach(20.0))
+    graph = graph_of(data, NeighbourSearch(k=4), 20.0)
     decisions, _ = plan(data, graph, Plan(pessimism=1e9))
     assert (decisions.choice < 0).all()
 
 
 def test_planning_without_a_forward_model_is_refused():
     data = random_data(np.random.default_rng(4), coarse=False)
-    one = models()
-    graph = build(data, Models(one.dynamics, one.inverse, one.reward), NeighbourSearch(k=4), Reach(20.0))
+    graph = graph_of(data, NeighbourSearch(k=4), 20.0, forward=False)
     with pytest.raises(InputError, match="forward model"):
         plan(data, graph, Plan())

@@ -1,0 +1,155 @@
+"""From walks to D_{k+1}: fill in the jumps, and accept the rebuilt trajectories that are better."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Bool, Float, Integer, PRNGKeyArray
+
+from trajstitch.data import ragged
+from trajstitch.stitching.graph import Edges, EdgeScorer, StitchGraph
+from trajstitch.stitching.jump_tests import Scores, likelihood_margin
+from trajstitch.stitching.paths import Jumps, Paths
+from trajstitch.stitching.walk import Walks
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How jumps are chosen and rebuilt trajectories accepted."""
+
+    threshold: float = 0.1
+    """Share of the old return's size that a rebuilt trajectory must gain to be accepted (the paper's p̃). Larger accepts
+    fewer."""
+    value_test: bool = True
+    """Jump only to states of higher value. Otherwise (greedy passes only) jump to the likeliest candidate and accept
+    every trajectory that changed, which makes the data more varied instead of better."""
+    max_jumps: int | None = None
+    """Accept only trajectories with at most this many jumps made in a pass; None: any number."""
+    horizon: int | None = None
+    """Longest trajectory that a walk may make; None: the longest in the data."""
+
+    def longest(self, paths: Paths) -> int:
+        """Return the horizon for a data set."""
+        return self.horizon or int(paths.data.lengths.max(initial=0))
+
+
+@dataclass(frozen=True)
+class ChosenEdges:
+    """The edges that walks may take, and what each gains over the step it replaces."""
+
+    edges: Edges
+    margin: Float[np.ndarray, " edges"]
+    """Log-likelihood over that of the step replaced."""
+    value_gain: Float[np.ndarray, " edges"]
+    """V of the target less V of the next state replaced."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a pass did."""
+
+    proposed: int
+    """Trajectories whose walk made a jump."""
+    accepted: int
+    jumps: int
+    """Jumps of this pass in the accepted trajectories."""
+    mean_return: float
+    top_return: float
+    """Mean return of the best tenth."""
+    mean_length: float
+    states_kept: float
+    """Share of the source data's states that the result still visits."""
+
+    @classmethod
+    def of(cls, result: Paths, proposed: int, accepted: int, jumps: int) -> "Summary":
+        returns = result.returns
+        top = np.sort(returns)[-max(1, round(0.1 * len(returns))) :]
+        return cls(
+            proposed=proposed,
+            accepted=accepted,
+            jumps=jumps,
+            mean_return=float(returns.mean()),
+            top_return=float(top.mean()),
+            mean_length=float(result.lengths.mean()),
+            states_kept=float(marked(result.node, result.nodes).mean()),
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.accepted:,} of {self.proposed:,} rebuilt trajectories accepted, {self.jumps:,} jumps, mean return "
+            f"{self.mean_return:,.1f}, best tenth {self.top_return:,.1f}"
+        )
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What every trajectory would become."""
+
+    paths: Paths
+    jumps: Integer[np.ndarray, " episodes"]
+    """Jumps that each walk made."""
+    accepted: Bool[np.ndarray, " episodes"]
+    """Whether the rules accept it."""
+
+
+def propose(
+    paths: Paths,
+    walks: Walks,
+    chosen: ChosenEdges,
+    scorer: EdgeScorer,
+    rules: Rules,
+    key: PRNGKeyArray | None = None,
+    jumps: Jumps | None = None,
+) -> Proposal:
+    """Return the trajectories that walks make. Their jumps are added to `jumps`, or to those of the paths."""
+    before = paths.jumps if jumps is None else jumps
+    jumped = walks.edge >= 0
+    used = np.flatnonzero(marked(walks.edge[jumped], len(chosen.edges)))
+    edges = chosen.edges.take(used)
+    action, reward = scorer.synthesise(edges.source, edges.target, key)
+    made = Jumps(
+        replace(edges, action=action, reward=reward),
+        chosen.margin[used].astype(np.float32),
+        chosen.value_gain[used].astype(np.float32),
+    )
+    kind = walks.kind.astype(np.int32)
+    kind[jumped] = paths.nodes + len(before) + np.searchsorted(used, walks.edge[jumped])
+    together = before.followed_by(made)
+    new = Paths(paths.data, walks.node, kind, walks.offsets, walks.terminated, walks.truncated, together)
+
+    count = ragged.sums(jumped.astype(float), new.lengths).astype(int)
+    accepted = _is_better(paths, new, rules.threshold) if rules.value_test else count > 0
+    if rules.max_jumps is not None:
+        accepted &= count <= rules.max_jumps
+    return Proposal(new, count, accepted)
+
+
+def _is_better(old: Paths, new: Paths, threshold: float) -> Bool[np.ndarray, " episodes"]:
+    old_return, new_return = old.returns, new.returns
+    # A walk that is only cut off sooner has not saved the costs of the steps it lacks.
+    lacking = np.where(new.terminated, 0, np.maximum(old.lengths - new.lengths, 0))
+    new_return = new_return + lacking * np.minimum(new_return / np.maximum(new.lengths, 1), 0)
+    return new_return > old_return + threshold * np.abs(old_return)
+
+
+def replaced_scores(graph: StitchGraph, jumps: Jumps, kind: Integer[np.ndarray, " steps"]) -> Scores:
+    """Return the scores that jumps are compared with, of steps of these kinds: logged steps or earlier jumps."""
+    nothing = np.zeros(0, np.float32)
+    return {
+        name: np.concatenate((logged, jumps.edges.scores.get(name, nothing)))[kind]
+        for name, logged in graph.logged.items()
+    }
+
+
+def edges_of_graph(graph: StitchGraph, values: Float[np.ndarray, " nodes"]) -> ChosenEdges:
+    """Return all edges of the graph, compared with the steps logged in their place; `values` is V of every node."""
+    edges = graph.edges
+    replaced = {name: logged[edges.source] for name, logged in graph.logged.items()}
+    gain = values[edges.target] - values[edges.source + 1]
+    return ChosenEdges(edges, likelihood_margin(edges.scores, replaced, len(edges)), gain)
+
+
+def marked(index: np.ndarray, size: int) -> Bool[np.ndarray, " size"]:
+    """Return which of the numbers below `size` are in the index."""
+    marks = np.zeros(size, bool)
+    marks[index] = True
+    return marks
