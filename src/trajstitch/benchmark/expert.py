@@ -6,6 +6,7 @@ on its configuration, and not on how fast either side is. All episodes are resta
 state can't be saved in general; so a resumed run sees the same data as one that was never stopped.
 """
 
+import argparse
 import os
 import shutil
 import sys
@@ -14,7 +15,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -290,32 +291,32 @@ def choose(curve: Sequence[tuple[int, float]]) -> list[int]:
 
 def main() -> None:
     """Run `python -m trajstitch.benchmark.expert train|ladder|report`."""
-    import tyro
-    from tyro.conf import Positional
-
     from trajstitch.benchmark.ladder_report import write_report
 
-    @dataclass(frozen=True)
-    class Train(Expert):
-        """Train a ladder of policies with TD3 in a run's folder."""
-
-        task: Positional[str]
-        """hopper, walker2d or halfcheetah; or the Gymnasium id of a task with continuous actions."""
-
-    def ladder(run: Positional[Path]) -> None:
-        """Make the ladder of a run from the checkpoints evaluated so far."""
-        build_ladder(run)
-        print(run / "ladder.safetensors")
-
-    def report(ladders: Positional[tuple[str, ...]] = tuple(TASKS), to: Path = Path("docs/results/ladders.md")) -> None:
-        """Write the results page of ladders, given by task or file."""
-        write_report(ladders, to)
-        print(to)
-
+    parser = argparse.ArgumentParser(prog="python -m trajstitch.benchmark.expert")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    training = verbs.add_parser("train", help="train a ladder in a run's folder, as `trajstitch expert` does")
+    training.add_argument("task")
+    for item in fields(Expert)[1:]:
+        kind: dict[str, Any] = {"type": Path if item.name == "run" else int, "default": item.default}
+        kind = {"action": "store_true"} if item.default is False else kind
+        training.add_argument(f"--{item.name.replace('_', '-')}", **kind)
+    ladder = verbs.add_parser("ladder", help="make the ladder of a run from the checkpoints evaluated so far")
+    ladder.add_argument("run", type=Path)
+    report = verbs.add_parser("report", help="write the results page of ladders, given by task or file")
+    report.add_argument("ladders", nargs="*", default=tuple(TASKS))
+    report.add_argument("--to", type=Path, default=Path("docs/results/ladders.md"))
+    asked = vars(parser.parse_args())
+    verb = asked.pop("verb")
     try:
-        asked = tyro.extras.subcommand_cli_from_dict({"train": Train, "ladder": ladder, "report": report})
-        if isinstance(asked, Expert):
-            print(expert(asked))
+        if verb == "train":
+            print(expert(Expert(**asked)))
+        elif verb == "ladder":
+            build_ladder(asked["run"])
+            print(asked["run"] / "ladder.safetensors")
+        else:
+            write_report(asked["ladders"], asked["to"])
+            print(asked["to"])
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
