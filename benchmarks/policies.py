@@ -30,7 +30,7 @@ from trajstitch.learning.fit import fit
 from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.policies.iql import IQL
 from trajstitch.policies.td3_bc import TD3BC
-from trajstitch.policies.train import CHUNK, Algorithm, start
+from trajstitch.policies.train import CHUNK, Algorithm, initial_state
 from trajstitch.storage.runs import command_line, machine, versions
 
 TARGETS = {"bc": (BC(), 15, 15.0), "td3-bc": (TD3BC(), 5, 360.0), "iql": (IQL(), 5, 360.0)}
@@ -48,9 +48,9 @@ class Benchmark:
     full: bool = False
     """Train what the targets name to the end instead, and time it."""
     policies: tuple[Literal["bc", "td3-bc", "iql"], ...] = ("bc", "td3-bc", "iql")
-    """Of these."""
+    """Policies to train."""
     note: str = ""
-    """A word about the circumstances: kept beside the numbers, or put onto the page that is written."""
+    """A note on how it was measured, kept with the numbers or put on the page."""
     json: Path | None = None
     """Write the numbers here."""
     write_docs: tuple[Path, ...] = ()
@@ -84,7 +84,14 @@ def rate(algorithm: Algorithm, samples: Any, given: Trajectories, seeds: int, se
     begun = time.perf_counter()
     length = CHUNK if jax.default_backend() != "cpu" else 100
     with suppress(StopIteration):
-        fit(algorithm, start(algorithm, given, range(seeds)), samples, every=length, each=each, title="measuring")
+        fit(
+            algorithm,
+            initial_state(algorithm, given, range(seeds)),
+            samples,
+            every=length,
+            each=each,
+            title="measuring",
+        )
     steps = length * (len(times) - 1) / (times[-1] - times[0])
     return {
         "policy": type(algorithm).__name__,
@@ -99,7 +106,7 @@ def rate(algorithm: Algorithm, samples: Any, given: Trajectories, seeds: int, se
 
 def whole(algorithm: Algorithm, samples: Any, given: Trajectories, seeds: int, target: float) -> dict[str, Any]:
     begun = time.perf_counter()
-    state = fit(algorithm, start(algorithm, given, range(seeds)), samples, every=CHUNK, title="full training")
+    state = fit(algorithm, initial_state(algorithm, given, range(seeds)), samples, every=CHUNK, title="full training")
     jax.block_until_ready(state.model)
     seconds = time.perf_counter() - begun
     return {
@@ -115,7 +122,7 @@ def rates(given: Trajectories, seconds: float) -> list[dict[str, Any]]:
     accelerated = jax.default_backend() != "cpu"
     rows = []
     for algorithm in (BC(), BC(gaussian=True), WeightedBC(value_steps=1), TD3BC(), IQL()):
-        samples = algorithm.problem(given).samples
+        samples = algorithm.training_data(given).samples
         for seeds in (1, 5, *((15,) if isinstance(algorithm, BC) and accelerated else ())):
             row = rate(algorithm, samples, given, seeds, seconds)
             rows.append(row | {"gaussian": getattr(algorithm, "gaussian", False)})
@@ -171,7 +178,7 @@ def main(config: Benchmark) -> None:
     facts |= {"note": config.note, "rates": [], "full": []}
     if config.full:
         for algorithm, seeds, target in map(TARGETS.__getitem__, config.policies):
-            facts["full"].append(whole(algorithm, algorithm.problem(given).samples, given, seeds, target))
+            facts["full"].append(whole(algorithm, algorithm.training_data(given).samples, given, seeds, target))
             write(facts, config.json)
     else:
         facts["rates"] = rates(given, config.seconds)

@@ -46,7 +46,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "candidates": len(everything.edges),
         "passing": len(graph.edges),
         "truth": truth.report(data, paths.trajectories(), everything, options.steps),
-        "worths": [{"model": worth.model, **worth.facts} for worth in worths],
+        "worths": [{"model": worth.model, **worth.metrics} for worth in worths],
         "seconds": time.monotonic() - begun,
     }
 

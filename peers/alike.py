@@ -65,15 +65,16 @@ def differences(algorithm: str, data: Any, marks: tuple[int, ...]) -> list[dict[
     import theirs
 
     from trajstitch.learning.fit import begin, fit
-    from trajstitch.policies.train import POLICIES, start
+    from trajstitch.policies import algorithm_class
+    from trajstitch.policies.train import initial_state
 
-    method: Any = POLICIES[algorithm](steps=max(marks))
+    method: Any = algorithm_class(algorithm)(steps=max(marks))
     peer = theirs.learner(algorithm, max(marks), 0, theirs.dataset(data))
     if algorithm == "td3-bc":
         method = replace(method, target_noise=0.0)
         peer.impl._target_smoothing_sigma = 0.0
-    samples = method.problem(data).samples
-    state = start(method, data, [0])
+    samples = method.training_data(data).samples
+    state = initial_state(method, data, [0])
     state = begin(method, with_weights_of(state.model, peer), state.keys)
     key, first, rows = state.keys[0], acted(state, samples), []
 

@@ -52,7 +52,8 @@ def measured(cell: Cell, data_path: str, cores: int) -> list[dict[str, Any]]:
 
     import trajstitch
     from trajstitch.data.environments import normalised
-    from trajstitch.evaluation.evaluate import FIRST_SEED, Rollout, roll_out
+    from trajstitch.evaluation.evaluate import FIRST_SEED
+    from trajstitch.evaluation.rollouts import Rollout, roll_out
     from trajstitch.storage.runs import machine
 
     data = trajstitch.load(f"npz:{data_path}")
@@ -82,10 +83,11 @@ def trained(cell: Cell, data: Any, cores: int) -> list[Any]:
 
         theirs.quietly(cores)
         return [theirs.train(data, cell.algorithm, cell.steps, seed) for seed in cell.seeds]
-    from trajstitch.policies.train import POLICIES, train
+    from trajstitch.policies import algorithm_class
+    from trajstitch.policies.train import train
 
     seeds = range(cell.seeds[0], cell.seeds[-1] + 1)
-    made = train(data, POLICIES[cell.algorithm](steps=cell.steps), len(seeds), seeds[0])
+    made = train(data, algorithm_class(cell.algorithm)(steps=cell.steps), len(seeds), seeds[0])
     return [policy for policy in made if policy.seed in cell.seeds]
 
 

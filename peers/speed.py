@@ -78,10 +78,11 @@ def alternated(config: Speed, algorithm: str, data: Any, rows: Any, cores: int) 
     import torch
 
     from trajstitch.learning.fit import fit
-    from trajstitch.policies.train import POLICIES, start
+    from trajstitch.policies import algorithm_class
+    from trajstitch.policies.train import initial_state
 
     rounds = config.rounds + 1
-    method: Any = POLICIES[algorithm](steps=rounds * config.ours)
+    method: Any = algorithm_class(algorithm)(steps=rounds * config.ours)
     peer = theirs.learner(algorithm, rounds * config.theirs * 2, 0, rows)
     rates: dict[str, list[float]] = {"ours": [], **{str(threads): [] for threads in sorted({1, cores})}}
     begun = time.perf_counter()
@@ -98,6 +99,6 @@ def alternated(config: Speed, algorithm: str, data: Any, rows: Any, cores: int) 
         logger.info(f"{TITLES[algorithm]}, updates/s: {shown}{' (warm-up)' if len(rates['ours']) == 1 else ''}")
         begun = time.perf_counter()
 
-    samples = method.problem(data).samples
-    fit(method, start(method, data, [0]), samples, every=config.ours, title=TITLES[algorithm], each=their_turn)
+    samples = method.training_data(data).samples
+    fit(method, initial_state(method, data, [0]), samples, every=config.ours, title=TITLES[algorithm], each=their_turn)
     return {name: values[1:] for name, values in rates.items()}

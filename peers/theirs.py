@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from trajstitch import Policy, Trajectories
-from trajstitch.policies.policy import Units
+from trajstitch import NetworkPolicy, Trajectories
+from trajstitch.policies.policy import PolicyNormaliser
 
 EPOCH = 1000
 """Updates between two of d3rlpy's summaries: it averages all losses since the last one at every tenth update."""
 
 
 def quietly(threads: int) -> Any:
-    """The library, with no word but errors, held to so many threads."""
+    """The library, with no word but errors, held to this many threads."""
     with warnings.catch_warnings(action="ignore"), redirect_stderr(io.StringIO()):
         import d3rlpy
         import structlog
@@ -84,24 +84,27 @@ def fit(made: Any, rows: Any, steps: int) -> None:
     made.fit(rows, n_steps=steps, n_steps_per_epoch=every, **quiet)
 
 
-def train(data: Trajectories, algorithm: str, steps: int, seed: int) -> Policy:
+def train(data: Trajectories, algorithm: str, steps: int, seed: int) -> NetworkPolicy:
     rows = dataset(data)
     made = learner(algorithm, steps, seed, rows)
     fit(made, rows, steps)
-    policy = exported(made, data, seed, steps)
+    policy = deployed(made, data, seed, steps)
     seen = data.observations[:100].astype(np.float32)
     np.testing.assert_allclose(policy.act(seen), made.predict(seen), atol=1e-4)
     return policy
 
 
-def exported(made: Any, data: Trajectories, seed: int = 0, steps: int = 0) -> Policy:
+def deployed(made: Any, data: Trajectories, seed: int = 0, steps: int = 0) -> NetworkPolicy:
     """The actor as one of our policies, so that one evaluator plays both libraries'."""
     scaler, size = made.observation_scaler, data.observation_size
     mean = np.zeros(size) if scaler is None else np.ravel(scaler.mean)
     std = np.ones(size) if scaler is None else np.ravel(scaler.std) + scaler.eps
-    reach = np.ones(data.action_size, np.float32)
-    return Policy(
-        layers(actor(made)), Units(mean.astype(np.float32), std.astype(np.float32), -reach, reach), seed, steps
+    bound = np.ones(data.action_size, np.float32)
+    return NetworkPolicy(
+        layers(actor(made)),
+        PolicyNormaliser(mean.astype(np.float32), std.astype(np.float32), -bound, bound),
+        seed,
+        steps,
     )
 
 

@@ -134,7 +134,7 @@ def test_unknown_set_names_the_nearest():
 
 
 def test_no_transitions_is_refused():
-    with pytest.raises(InputError, match="--transitions"):
+    with pytest.raises(InputError, match="`transitions`"):
         collect(Collect("hopper/medium", transitions=0))
 
 

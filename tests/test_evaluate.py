@@ -13,18 +13,20 @@ from trajstitch.data.environments import spec_json
 from trajstitch.data.trajectories import Metadata
 from trajstitch.errors import InputError
 from trajstitch.evaluation import rollouts as rollout
-from trajstitch.evaluation.evaluate import FIRST_SEED, evaluate, film, flat
-from trajstitch.policies.policy import Policy, Units
+from trajstitch.evaluation.evaluate import FIRST_SEED, evaluate
+from trajstitch.evaluation.film import film
+from trajstitch.evaluation.rollouts import flat
+from trajstitch.policies.policy import NetworkPolicy, PolicyNormaliser
 
 PENDULUM = Metadata("pendulum", environment=spec_json("Pendulum-v1"))
 
 
-def policy(seed: int, observations: int = 3) -> Policy:
+def policy(seed: int, observations: int = 3) -> NetworkPolicy:
     random = np.random.default_rng(seed)
     layers = [(random.normal(size=(rows, columns)).astype(np.float32), np.zeros(columns, np.float32))
               for rows, columns in ((observations, 8), (8, 1))]  # fmt: skip
-    units = Units(np.zeros(observations), np.ones(observations), np.array([-2.0]), np.array([2.0]))
-    return Policy(layers, units, seed)
+    normaliser = PolicyNormaliser(np.zeros(observations), np.ones(observations), np.array([-2.0]), np.array([2.0]))
+    return NetworkPolicy(layers, normaliser, seed)
 
 
 @pytest.fixture(scope="module")

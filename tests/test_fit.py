@@ -78,8 +78,8 @@ def test_a_member_learns_the_same_alone_and_in_company():
 def test_a_member_learns_the_same_wherever_its_rows_stand():
     algorithm = Regression()
     sets = [line(rows, seed) for rows, seed in ((500, 0), (37, 1), (3000, 2))]
-    table, ranges = fill_buffer(sets, [500, 37, 3000])
-    together = fit(algorithm, start(algorithm, 3), table, ranges, every=40)
+    table, slices = fill_buffer(sets, [500, 37, 3000])
+    together = fit(algorithm, start(algorithm, 3), table, slices, every=40)
     for number, data in enumerate(sets):
         every = start(algorithm, 3)
         own = begin(algorithm, member(every.model, slice(number, number + 1)), every.keys[number : number + 1])
@@ -87,7 +87,7 @@ def test_a_member_learns_the_same_wherever_its_rows_stand():
         assert same(member(alone.model, 0), member(together.model, number))
 
 
-def test_rows_outside_a_members_range_are_never_drawn():
+def test_rows_outside_a_members_slice_are_never_drawn():
     algorithm = Regression(batch_size=64)
     x, y = line(100)
     surrounded = (jnp.pad(part, ((700, 1300), (0, 0)), constant_values=jnp.nan) for part in (x, y))
@@ -201,6 +201,6 @@ def test_a_table_has_room_for_its_rows_and_at_most_half_as_many_more(rows):
 
 def test_no_data_is_a_clear_error():
     algorithm = Regression()
-    for ranges in (None, Slices(np.zeros(2, int), np.array([5, 0]))):
+    for slices in (None, Slices(np.zeros(2, int), np.array([5, 0]))):
         with pytest.raises(InputError, match="nothing to train on"):
-            fit(algorithm, start(algorithm, 2), line(0 if ranges is None else 5), ranges)
+            fit(algorithm, start(algorithm, 2), line(0 if slices is None else 5), slices)

@@ -20,13 +20,22 @@ from point import collect
 from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.learning.fit import State, fit
+from trajstitch.policies import algorithm_class
+from trajstitch.policies.algorithm import Algorithm
 from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.policies.bc import Sample as BCSample
 from trajstitch.policies.iql import IQL
-from trajstitch.policies.policy import Policy, Units, load_policies, load_policy, save_policies
+from trajstitch.policies.policy import (
+    NetworkPolicy,
+    Policy,
+    PolicyNormaliser,
+    load_policies,
+    load_policy,
+    save_policies,
+)
 from trajstitch.policies.td3_bc import TD3BC
-from trajstitch.policies.train import POLICIES, Algorithm, exported, start, train
-from trajstitch.policies.training_data import Sizes, units
+from trajstitch.policies.train import deploy, initial_state, train
+from trajstitch.policies.training_data import Sizes, policy_normaliser
 from trajstitch.storage.runs import Run, tensors_of
 
 LOW, HIGH = -2.0, 4.0
@@ -100,22 +109,22 @@ CASES = {
 class Trained:
     case: Case
     data: Trajectories
-    problem: Any
+    training_data: Any
     states: list[State]
     """After each chunk, seeds 3 and 4 together."""
 
     @property
     def policies(self) -> list[Policy]:
-        return exported(self.states[-1], self.problem.units, [3, 4], {"policy": "test"})
+        return deploy(self.case.algorithm, self.states[-1], self.training_data, [3, 4], {"policy": "test"})
 
 
 @pytest.fixture(scope="module", params=CASES)
 def trained(request: pytest.FixtureRequest) -> Trained:
     case, data = CASES[request.param], one_step()
-    problem, states = case.algorithm.problem(data), []
-    begun = start(case.algorithm, data, [3, 4])
-    fit(case.algorithm, begun, problem.samples, every=EVERY, each=lambda state, _: states.append(state))
-    return Trained(case, data, problem, states)
+    training_data, states = case.algorithm.training_data(data), []
+    begun = initial_state(case.algorithm, data, [3, 4])
+    fit(case.algorithm, begun, training_data.samples, every=EVERY, each=lambda state, _: states.append(state))
+    return Trained(case, data, training_data, states)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -131,14 +140,14 @@ def test_it_learns_the_known_optimum(trained: Trained) -> None:
 
 
 def test_same_seed_gives_the_same_bits_through_an_interruption_and_a_file(trained: Trained, tmp_path) -> None:
-    algorithm, samples = trained.case.algorithm, trained.problem.samples
+    algorithm, samples = trained.case.algorithm, trained.training_data.samples
     run = Run.start(tmp_path / "run", "train", {})
 
     def interrupt(state: State, metrics: dict[str, float]) -> None:
         run.write_tree("state", state)
         raise KeyboardInterrupt
 
-    begun = start(algorithm, trained.data, [3, 4])
+    begun = initial_state(algorithm, trained.data, [3, 4])
     with pytest.raises(KeyboardInterrupt):
         fit(algorithm, begun, samples, every=EVERY, each=interrupt)
     resumed = run.read_tree("state", like=begun)
@@ -154,9 +163,9 @@ def test_a_seed_learns_the_same_bits_alone_as_in_company(trained: Trained) -> No
         raise KeyboardInterrupt
 
     alone: list[State] = []
-    begun = start(algorithm, trained.data, [4])
+    begun = initial_state(algorithm, trained.data, [4])
     with pytest.raises(KeyboardInterrupt):
-        fit(algorithm, begun, trained.problem.samples, every=EVERY, each=first_chunk)
+        fit(algorithm, begun, trained.training_data.samples, every=EVERY, each=first_chunk)
     together = jax.tree.map(lambda leaf: leaf[1:], trained.states[0].model)
     assert same(alone[0].model, together)
     assert not same(together, jax.tree.map(lambda leaf: leaf[:1], trained.states[0].model))
@@ -164,7 +173,7 @@ def test_a_seed_learns_the_same_bits_alone_as_in_company(trained: Trained) -> No
 
 def test_numpy_acts_as_the_trained_network_does(trained: Trained) -> None:
     state = np.random.default_rng(1).normal(size=(50, 1)).astype(np.float32)
-    seen = trained.problem.units.observe(state)
+    seen = trained.training_data.normaliser.observe(state)
     expected = jax.vmap(lambda actor: actor(seen))(trained.states[-1].model.actor)[..., :1]
     for policy, unit in zip(trained.policies, expected, strict=True):
         np.testing.assert_allclose(policy.act(state), 1 + 3 * np.asarray(unit), atol=1e-5)
@@ -189,19 +198,20 @@ def test_unusable_data_is_refused(name: str) -> None:
     actions = data.actions.copy()
     actions[1] = 4.5
     with pytest.raises(InputError, match=r"action 0 is 4.5 in episode 1, outside its bounds -2..4"):
-        algorithm.problem(replace(data, actions=actions))
+        algorithm.training_data(replace(data, actions=actions))
     actions[1] = np.nan
     with pytest.raises(InputError, match="NaN or infinite value in episode 1"):
-        algorithm.problem(replace(data, actions=actions))
+        algorithm.training_data(replace(data, actions=actions))
     none = np.zeros(0, bool)
     empty = Trajectories(np.zeros((1, 2)), np.zeros((0, 1)), np.zeros(0), none, none, np.zeros(2, int))
     with pytest.raises(InputError, match="holds no steps"):
-        algorithm.problem(empty)
+        algorithm.training_data(empty)
 
 
 def test_observations_of_another_size_are_refused() -> None:
     algorithm = BC(hidden=(4,))
-    policy = exported(start(algorithm, one_step(3), [0]), algorithm.problem(one_step(3)).units, [0], {})[0]
+    data = one_step(3)
+    policy = deploy(algorithm, initial_state(algorithm, data, [0]), algorithm.training_data(data), [0], {})[0]
     with pytest.raises(InputError, match="observations of 1 numbers, not 3"):
         policy.act(np.zeros((2, 3)))
 
@@ -212,9 +222,10 @@ def test_observations_of_another_size_are_refused() -> None:
 def test_gaussian_policy_knows_its_spread() -> None:
     """By maximum likelihood it is that of the noise, 1/√12, and the density integrates to 1."""
     algorithm, data = BC(**SMALL, gaussian=True), one_step()
-    problem = algorithm.problem(data)
-    state = fit(algorithm, start(algorithm, data, [3, 4]), problem.samples, every=EVERY)
-    policy = exported(state, problem.units, [3, 4], {})[0]
+    training_data = algorithm.training_data(data)
+    state = fit(algorithm, initial_state(algorithm, data, [3, 4]), training_data.samples, every=EVERY)
+    policy = deploy(algorithm, state, training_data, [3, 4], {})[0]
+    assert isinstance(policy, NetworkPolicy)
     action = np.linspace(-12, 14, 2001)[:, None]
     density = np.exp(policy.log_density(np.zeros((2001, 1)), action))
     step = action[1, 0] - action[0, 0]
@@ -222,8 +233,11 @@ def test_gaussian_policy_knows_its_spread() -> None:
     mean = (density * action[:, 0]).sum() * step
     spread = np.sqrt((density * np.square(action[:, 0] - mean)).sum() * step)
     assert spread == pytest.approx(3 / np.sqrt(12), rel=0.1)
+    plain = BC(hidden=(4,))
+    certain = deploy(plain, initial_state(plain, data, [0]), training_data, [0], {})[0]
+    assert isinstance(certain, NetworkPolicy)
     with pytest.raises(InputError, match="deterministic"):
-        exported(start(BC(hidden=(4,)), data, [0]), problem.units, [0], {})[0].log_density(np.zeros(1), np.zeros(1))
+        certain.log_density(np.zeros(1), np.zeros(1))
 
 
 def test_weights_follow_the_value_and_average_one() -> None:
@@ -236,16 +250,16 @@ def test_weights_follow_the_value_and_average_one() -> None:
         rewards=(2 + state).astype(np.float32),
     )
     algorithm = WeightedBC(value_steps=400)
-    weight = np.asarray(algorithm.problem(data).samples.weight)
+    weight = np.asarray(algorithm.training_data(data).samples.weight)
     np.testing.assert_allclose(weight, (2 + state) / 2, atol=0.1)
 
 
 def test_iql_scales_returns_to_span_1000() -> None:
     data = one_step(50)
-    reward = np.asarray(IQL().problem(data).samples.reward)
+    reward = np.asarray(IQL().training_data(data).samples.reward)
     assert reward.max() - reward.min() == pytest.approx(1000, rel=1e-4)
-    with pytest.raises(InputError, match="--no-scale-rewards"):
-        IQL().problem(replace(data, rewards=np.ones(50)))
+    with pytest.raises(InputError, match="`scale_rewards=False`"):
+        IQL().training_data(replace(data, rewards=np.ones(50)))
 
 
 def test_td3_bc_standardises_as_published_and_bc_and_iql_do_not() -> None:
@@ -253,12 +267,12 @@ def test_td3_bc_standardises_as_published_and_bc_and_iql_do_not() -> None:
     followed = data.observations.copy()
     followed[data.state_rows + 1] += 5
     data = replace(data, observations=followed)
-    seen = np.asarray(TD3BC().problem(data).samples.observation)
+    seen = np.asarray(TD3BC().training_data(data).samples.observation)
     raw = data.observations[data.state_rows]
     expected = (raw - raw.mean()) / (raw.std() + 1e-3)
     np.testing.assert_allclose(seen, expected, atol=1e-5)
     for algorithm in (BC(), IQL()):
-        np.testing.assert_array_equal(algorithm.problem(data).samples.observation, raw)
+        np.testing.assert_array_equal(algorithm.training_data(data).samples.observation, raw)
 
 
 QUICK: dict[str, Any] = {"steps": 800, "hidden": (16,), "learning_rate": 3e-3, "discount": 0.5, "target_rate": 0.05}
@@ -272,8 +286,8 @@ def test_values_are_bellman_s(algorithm: Any, cut: bool) -> None:
     """γ = 1/2: nothing follows a termination, so a reward at the second of two steps is worth 1/2 and 1; a truncation
     is no end, so one at each step is worth 2."""
     data = chain(cut)
-    samples = algorithm.problem(data).samples
-    trained = fit(algorithm, start(algorithm, data, [0]), samples).model
+    samples = algorithm.training_data(data).samples
+    trained = fit(algorithm, initial_state(algorithm, data, [0]), samples).model
     model = jax.tree.map(lambda leaf: leaf[0], trained)
     found = model.critics(samples.observation[:2], samples.action[:2])
     np.testing.assert_allclose(found, [[2, 2]] * 2 if cut else [[0.5, 1]] * 2, atol=0.06)
@@ -281,19 +295,19 @@ def test_values_are_bellman_s(algorithm: Any, cut: bool) -> None:
 
 def test_td3_bc_moves_the_actor_and_the_targets_every_second_step() -> None:
     algorithm, data = TD3BC(steps=7, hidden=(4,)), one_step(20)
-    begun = start(algorithm, data, [0])
-    done = fit(algorithm, begun, algorithm.problem(data).samples)
+    begun = initial_state(algorithm, data, [0])
+    done = fit(algorithm, begun, algorithm.training_data(data).samples)
     critic, actor = (int(optax.tree_utils.tree_get(state, "count")[0]) for state in done.optimisers)
     assert (critic, actor) == (7, 3)
     once = replace(algorithm, steps=1)
-    after_one = fit(once, begun, once.problem(data).samples)
+    after_one = fit(once, begun, once.training_data(data).samples)
     assert same(after_one.model.target_critics, begun.model.target_critics)
     assert not same(done.model.target_critics, begun.model.target_critics)
 
 
 def test_td3_bc_smooths_the_target_action() -> None:
     data = one_step(64)
-    batch = TD3BC().problem(data).samples._replace(terminated=jnp.zeros(64, bool))
+    batch = TD3BC().training_data(data).samples._replace(terminated=jnp.zeros(64, bool))
     model = TD3BC().init(jax.random.key(0), Sizes.of(data))
     for noise, differ in ((0.2, True), (0.0, False)):
         losses = {float(TD3BC(target_noise=noise).critic_loss(model, batch, jax.random.key(k))[0]) for k in range(3)}
@@ -304,7 +318,7 @@ def test_td3_bc_pulls_as_far_as_alpha_says() -> None:
     """Its loss is the cloning error where Q is left out, and −α sign(Q) more with it."""
     data = one_step(64)
     model = TD3BC().init(jax.random.key(0), Sizes.of(data))
-    batch = TD3BC().problem(data).samples
+    batch = TD3BC().training_data(data).samples
     alone, metrics = TD3BC(alpha=0).actor_loss(model, batch, jax.random.key(1))
     both, _ = TD3BC(alpha=2.5).actor_loss(model, batch, jax.random.key(1))
     value = model.critics.first(batch.observation, model.actor(batch.observation))
@@ -317,7 +331,7 @@ def test_iql_value_is_the_expectile() -> None:
     data = one_step()
     data = replace(data, observations=np.zeros_like(data.observations), rewards=(data.actions[:, 0] > 1).astype(float))
     algorithm = IQL(expectile=0.9, scale_rewards=False, **SMALL)
-    model = fit(algorithm, start(algorithm, data, [0]), algorithm.problem(data).samples).model
+    model = fit(algorithm, initial_state(algorithm, data, [0]), algorithm.training_data(data).samples).model
     value = jax.tree.map(lambda leaf: leaf[0], model.value)
     assert float(value(jnp.zeros((1, 1)))[0, 0]) == pytest.approx(0.9, abs=0.05)
 
@@ -326,7 +340,7 @@ def test_iql_weights_by_advantage_up_to_100() -> None:
     data = one_step(64)
     algorithm = IQL(temperature=1e4, scale_rewards=False)
     model = algorithm.init(jax.random.key(0), Sizes.of(data))
-    batch = algorithm.problem(data).samples
+    batch = algorithm.training_data(data).samples
     above = np.asarray(model.advantage(batch))
     assert (above > 0).any()
     error = np.asarray(model.actor(batch.observation) - batch.action)[:, 0]
@@ -341,7 +355,7 @@ def test_iql_bounds_its_spread_and_lets_the_actor_s_steps_die_out() -> None:
     data = one_step(64)
     algorithm = IQL(steps=100, scale_rewards=False)
     model = algorithm.init(jax.random.key(0), Sizes.of(data))
-    batch = algorithm.problem(data).samples
+    batch = algorithm.training_data(data).samples
 
     def at(log_std: float) -> float:
         narrow = eqx.tree_at(lambda model: model.log_std, model, jnp.full(1, log_std))
@@ -366,7 +380,7 @@ def test_weighted_samples_count_by_their_weight() -> None:
     data = one_step(2)
     weight = jnp.array([3.0, 1.0])
     samples = BCSample(jnp.zeros((2, 1)), jnp.array([[0.5], [-0.5]]), weight)
-    state = fit(algorithm, start(algorithm, data, [0]), samples)
+    state = fit(algorithm, initial_state(algorithm, data, [0]), samples)
     actor = jax.tree.map(lambda leaf: leaf[0], state.model.actor)
     assert float(actor(jnp.zeros((1, 1)))[0, 0]) == pytest.approx(0.25, abs=0.03)
 
@@ -376,9 +390,9 @@ def test_actions_stay_within_bounds_that_rounding_would_leave() -> None:
     low = random.uniform(-2, 0, (1000, 3)).astype(np.float32)
     high = random.uniform(0, 2, (1000, 3)).astype(np.float32)
     for a, b in zip(low, high, strict=True):
-        units = Units(np.zeros(1), np.ones(1), a, b)
-        assert (units.from_unit(np.ones(3)) <= b).all()
-        assert (units.from_unit(-np.ones(3)) >= a).all()
+        normaliser = PolicyNormaliser(np.zeros(1), np.ones(1), a, b)
+        assert (normaliser.from_unit(np.ones(3)) <= b).all()
+        assert (normaliser.from_unit(-np.ones(3)) >= a).all()
 
 
 @pytest.mark.parametrize("name", ["bc", "weighted-bc", "td3-bc", "iql"])
@@ -387,17 +401,18 @@ def test_states_far_from_zero_or_in_tiny_units_are_learned_from(name: str, unit:
     plain = collect(episodes=20, length=20)
     moved = replace(plain, observations=unit * plain.observations.astype(np.float64) + origin)
     brief = {"steps": 10, **({"value_steps": 10} if name == "weighted-bc" else {})}
-    policy = train(moved, POLICIES[name](**brief), seeds=1)[0]
-    observed = policy.units.observe(moved.observations)
+    policy = train(moved, algorithm_class(name)(**brief), seeds=1)[0]
+    assert isinstance(policy, NetworkPolicy)
+    observed = policy.normaliser.observe(moved.observations)
     np.testing.assert_allclose(observed.mean(0), 0, atol=1e-2)
     np.testing.assert_allclose(observed.std(0), 1, atol=1e-2)
     assert np.ptp(policy.act(moved.observations), axis=0).min() > 0
-    assert units(plain, standardise=False).mean.dtype == np.float32
+    assert policy_normaliser(plain, standardise=False).mean.dtype == np.float32
 
 
 @pytest.mark.parametrize("bound", [1e6, float(np.finfo(np.float32).max), np.inf])
 def test_bounds_that_say_nothing_are_taken_from_the_data(bound: float) -> None:
     data = one_step(200)
     wide = replace(data, metadata=Metadata("wide", action_space=Box(-bound, bound, (1,), np.float32)))
-    made = BC().problem(wide).units
+    made = BC().training_data(wide).normaliser
     np.testing.assert_allclose([made.low, made.high], [data.actions.min(0), data.actions.max(0)])

@@ -195,8 +195,7 @@ def same(ones: list[Policy], others: list[Policy]) -> bool:
     return [one.seed for one in ones] == [other.seed for other in others] and all(
         np.array_equal(a, b)
         for one, other in zip(ones, others, strict=True)
-        for layer, layer_too in zip(one.layers, other.layers, strict=True)
-        for a, b in zip(layer, layer_too, strict=True)
+        for a, b in zip(one.tensors().values(), other.tensors().values(), strict=True)
     )
 
 

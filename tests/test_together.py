@@ -23,7 +23,7 @@ BRIEF = {
 
 
 def same(one: Policy, other: Policy) -> bool:
-    arrays = [[part for layer in policy.layers for part in layer] + list(policy.units) for policy in (one, other)]
+    arrays = [policy.tensors().values() for policy in (one, other)]
     return (one.seed, one.steps, one.config) == (other.seed, other.steps, other.config) and all(
         np.array_equal(a, b) for a, b in zip(*arrays, strict=True)
     )

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +19,10 @@ from trajstitch.data.trajectories import Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.evaluation.off_policy import FittedQ, action_errors, estimated_returns, unseen
 from trajstitch.formats import save
+from trajstitch.policies import POLICIES
 from trajstitch.policies import train as training
 from trajstitch.policies.bc import BC, WeightedBC
-from trajstitch.policies.train import divided, exported, schedule, start, train
+from trajstitch.policies.train import schedule, split_episodes, train
 from trajstitch.storage.tensors import read_tensors
 
 TINY = ("--steps", "40", "--hidden", "8", "8", "--batch-size", "16", "--seeds", "2")
@@ -87,7 +89,7 @@ def stop_at_checkpoint(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "save_policies", killed)
 
 
-@pytest.mark.parametrize("policy", training.POLICIES)
+@pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_trains_and_is_evaluated(policy, source, tmp_path, capsys) -> None:
     run = tmp_path / "run"
     extra = ("--value-steps", "20") if policy == "weighted-bc" else ()
@@ -120,7 +122,7 @@ def test_table_shows_checkpoints_last_best_and_another_run(source, tmp_path, cap
 def test_only_scores_under_the_same_conditions_are_compared(source, tmp_path, capsys) -> None:
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     data = swings()
-    other = gymnasium.spec("Pendulum-v1")
+    other = deepcopy(gymnasium.spec("Pendulum-v1"))  # it is the registry's own
     other.kwargs["g"] = 5.0
     save(replace(data, metadata=replace(data.metadata, environment=other.to_json())), f"npz:{tmp_path}/other.npz")
     for run, log in ((a, source), (b, f"npz:{tmp_path}/other.npz")):
@@ -162,10 +164,12 @@ def test_interrupted_training_keeps_its_last_chunk_and_says_how_to_go_on(source,
 
     monkeypatch.setattr(training.Run, "log", interrupt)
     assert command("train", "bc", source, *TINY, "--run", str(run)) == 130
-    assert "stopped at step 8; the same command with --resume goes on" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "stopped at step 8" in shown
+    assert "the same command with --resume continues" in shown
     monkeypatch.setattr(training.Run, "log", real)
     assert command("train", "bc", source, *TINY, "--run", str(run), "--resume") == 0
-    assert "going on from step 8" in capsys.readouterr().err
+    assert "continuing from step 8" in capsys.readouterr().err
     assert command("train", "bc", source, *TINY, "--run", str(tmp_path / "whole")) == 0
     ours, theirs = (trajstitch.load_policy(folder).act(np.ones(3)) for folder in (run, tmp_path / "whole"))
     np.testing.assert_array_equal(ours, theirs)
@@ -174,7 +178,7 @@ def test_interrupted_training_keeps_its_last_chunk_and_says_how_to_go_on(source,
 def test_weighted_bc_fits_its_value_function_once(source, tmp_path, monkeypatch, capsys) -> None:
     run = str(tmp_path / "run")
     asked = ("train", "weighted-bc", source, *TINY, "--value-steps", "20", "--run", run)
-    monkeypatch.setattr(training, "start", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(training, "initial_state", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     assert command(*asked) == 130
     monkeypatch.undo()
     monkeypatch.setattr(WeightedBC, "weights", lambda *_: (_ for _ in ()).throw(AssertionError("fitted already")))
@@ -202,7 +206,7 @@ def test_state_is_saved_between_checkpoints_too(source, tmp_path, monkeypatch) -
 def test_top_and_hold_out_choose_what_is_learned_from(source, tmp_path) -> None:
     """A clone of the best half is, bit for bit, the clone of a file that holds the best half alone."""
     data = swings()
-    learned, _ = divided(data, 0.5, 0.34)
+    learned, _ = split_episodes(data, 0.5, 0.34)
     save(learned, f"npz:{tmp_path}/half.npz")
     for name, log, options in (
         ("asked", source, ("--top", "0.5", "--hold-out", "0.34")),
@@ -374,15 +378,15 @@ def test_checkpoints_are_the_paper_s_and_the_same_tenths_of_other_lengths() -> N
 
 def test_best_episodes_and_held_out_ones() -> None:
     data = swings()
-    best, nothing = divided(data, 0.5, 0.0)
+    best, nothing = split_episodes(data, 0.5, 0.0)
     assert nothing is None
     assert sorted(best.returns) == sorted(data.returns)[3:]
-    learned, held = divided(data, 1.0, 0.34)
+    learned, held = split_episodes(data, 1.0, 0.34)
     assert held is not None
     assert (len(learned), len(held)) == (4, 2)
     assert {*learned.returns} | {*held.returns} == {*data.returns}
-    with pytest.raises(InputError, match="--hold-out 0"):
-        divided(data[0], 1.0, 0.1)
+    with pytest.raises(InputError, match="`hold_out=0`"):
+        split_episodes(data[0], 1.0, 0.1)
 
 
 def test_training_in_three_lines() -> None:
@@ -390,5 +394,4 @@ def test_training_in_three_lines() -> None:
     policies = trajstitch.train(data, BC(steps=20, hidden=(8,), batch_size=16), seeds=2, seed=5)
     assert [policy.seed for policy in policies] == [5, 6]
     assert trajstitch.evaluate(policies, data.metadata, episodes=1).shape == (2, 1)
-    again = exported(start(BC(hidden=(8,)), data, [5]), policies[0].units, [5], {})
-    assert again[0].layers[0][0].shape == policies[0].layers[0][0].shape
+    assert policies[0].tensors()["5/0/weight"].shape == (3, 8)

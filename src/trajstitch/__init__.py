@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from trajstitch.errors import InputError
     from trajstitch.evaluation.evaluate import evaluate
     from trajstitch.formats import save
-    from trajstitch.policies.policy import Policy, load_policy
+    from trajstitch.policies.bc import BC, WeightedBC
+    from trajstitch.policies.iql import IQL
+    from trajstitch.policies.policy import NetworkPolicy, Policy, load_policy
+    from trajstitch.policies.td3_bc import TD3BC
     from trajstitch.policies.train import train, train_together
     from trajstitch.stitching.config import stitch
 
@@ -31,6 +34,11 @@ _HOME = {
     "save": "formats",
     "inspect": "data.summary",
     "Policy": "policies.policy",
+    "NetworkPolicy": "policies.policy",
+    "BC": "policies.bc",
+    "WeightedBC": "policies.bc",
+    "TD3BC": "policies.td3_bc",
+    "IQL": "policies.iql",
     "load_policy": "policies.policy",
     "Collect": "benchmark.collect",
     "collect": "benchmark.collect",
@@ -44,12 +52,17 @@ _HOME = {
 }
 
 __all__ = [
+    "BC",
+    "IQL",
+    "TD3BC",
     "Collect",
     "InputError",
     "Metadata",
+    "NetworkPolicy",
     "Policy",
     "Provenance",
     "Trajectories",
+    "WeightedBC",
     "collect",
     "concatenate",
     "evaluate",

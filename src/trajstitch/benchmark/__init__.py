@@ -1,1 +1,1 @@
-"""The built-in sets: ladders of policies, how they are trained, and how sets are collected from them."""
+"""The built-in sets: ladders of policies, how they are trained, and how data sets are collected with them."""

@@ -1,8 +1,8 @@
 """Collect a built-in set: roll out the task's ladder in its environment.
 
-Each part of a set is divided in advance into shards, and a shard's bits depend on (seed, part, shard) alone: every
-episode has a random stream of its own, and the policy always sees a batch of the same shape. So the data is the same
-whatever the number of processes.
+Each part of a set is divided in advance into shards, and a shard's bits depend only on (seed, part, shard): every
+episode has a random stream of its own, and the policy always sees a batch of the same shape. So the data does not
+depend on the number of processes.
 """
 
 import math
@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from multiprocessing.pool import Pool
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import gymnasium
 import numpy as np
-from tyro.conf import Positional, arg
 
 from trajstitch.benchmark import sets
 from trajstitch.benchmark.ladder import Ladder, load_ladder
@@ -31,33 +30,33 @@ from trajstitch.progress import progress
 from trajstitch.storage.runs import versions
 
 SHARD_STEPS = 8_000
-"""Transitions a shard aims at: about a second of work, so that progress shows and processes finish together."""
+"""Transitions of a shard: about a second of work, so that progress shows and processes finish together."""
 LANES = 4
-"""Episodes stepped together: enough to spread the policy's cost, few enough to waste little at a shard's end."""
+"""Episodes stepped together: enough to share the policy's cost, few enough to waste little at a shard's end."""
 
 MEDIUM_NOISE = 0.1
 EXPERT_NOISE = 0.01
 EXPLORATION_NOISE = 0.2
 NOISY_EXPERT_NOISE = 0.5
-"""Standard deviations of the action noise, over the action bound."""
+"""Standard deviations of the action noise, relative to the action bound."""
 
 
 @dataclass(frozen=True)
 class Collect:
-    """Roll out the shipped policies into a data set: the same seed gives the same bits."""
+    """How a built-in set is collected: the same seed gives the same bits."""
 
-    set: Annotated[Positional[str], arg(metavar="SET")]
+    set: str
     """The built-in set, such as hopper/medium-replay; `trajstitch sets` lists them."""
     transitions: int | None = None
-    """How many, in whole episodes, so up to one episode more (noisy-expert: in its noisy part); else D4RL's size."""
+    """How many, rounded up to whole episodes (of noisy-expert: in its noisy part); D4RL's size if not given."""
     seed: int = 0
-    """Of the environments and of the action noise."""
+    """Seed of the environments and of the action noise."""
     processes: int | None = None
-    """Worker processes; one a core if not given. The data does not depend on it."""
+    """Worker processes; one for each core if not given. The data does not depend on it."""
 
 
 class Part(NamedTuple):
-    """Episodes of one policy: as many as it takes to reach `steps`, or a given number of `episodes`."""
+    """Episodes of one policy: as many as it takes to reach `steps`, or the number `episodes`."""
 
     layers: Layers
     noise: float
@@ -83,11 +82,11 @@ class Episode(NamedTuple):
 
 
 def collect(config: Collect) -> Trajectories:
-    """Collect the set that `config` names."""
+    """Collect the built-in set that `config` names."""
     which = sets.built_in(config.set)
     transitions = which.transitions if config.transitions is None else config.transitions
     if transitions < 1:
-        raise InputError(f"--transitions must be at least 1, not {transitions}")
+        raise InputError(f"`transitions` must be at least 1, not {transitions}")
     if not all(map(find_spec, ("mujoco", "imageio"))):
         raise InputError('the built-in sets need MuJoCo: pip install "trajstitch[mujoco]"')
     ladder = load_ladder(which.task)
@@ -107,12 +106,12 @@ def collect(config: Collect) -> Trajectories:
 
 
 def _ignore_interrupts() -> None:
-    """Ctrl-C reaches the whole group; the process that was asked to collect ends its workers itself."""
+    """Ignore Ctrl-C in workers: it reaches the whole process group, and the process that collects ends them itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def recipe(which: sets.BuiltIn, ladder: Ladder, transitions: int) -> list[Part]:
-    """The policies of a set, with the transitions each has in it."""
+    """Return the policies of a set, with the transitions that each collects."""
     expert, medium = ladder.expert.layers, ladder.medium.layers
     if which.expert_percent is not None:
         return [Part(expert, NOISY_EXPERT_NOISE, transitions)]
@@ -127,7 +126,7 @@ def recipe(which: sets.BuiltIn, ladder: Ladder, transitions: int) -> list[Part]:
 
 
 def clean_episodes(which: sets.BuiltIn, noisy: int) -> int:
-    """How many clean expert trajectories make up the set's percentage beside `noisy` others."""
+    """Return how many clean expert trajectories make up the set's percentage beside `noisy` others."""
     if not which.expert_percent:
         return 0
     fraction = which.expert_percent / 100
@@ -135,7 +134,7 @@ def clean_episodes(which: sets.BuiltIn, noisy: int) -> int:
 
 
 def _episodes(pool: Pool, environment: str, parts: list[Part], stream: tuple[int, ...]) -> Iterator[Episode]:
-    """The parts' episodes in order, each part's until it and those before it have the steps they ask for."""
+    """Yield the parts' episodes in order, each part's until it and those before it have their steps."""
     shards = [
         Shard(environment, piece, (*stream, index, number))
         for index, part in enumerate(parts)
@@ -159,12 +158,12 @@ def _pieces(part: Part) -> list[Part]:
 
 
 def roll_out(shard: Shard) -> list[Episode]:
-    """The shard's episodes: blocks of them in lockstep, until it has what it asks for."""
+    """Play the shard's episodes, in blocks that are stepped together, until it has its steps or episodes."""
     part, lanes = shard.part, _lanes(shard.environment)
     episodes: list[Episode] = []
     steps = block = 0
     while steps < part.steps or len(episodes) < part.episodes:
-        # As many as seem to be missing, so that little is rolled out in vain.
+        # As many as seem to be missing, so that few episodes are rolled out and thrown away.
         missing = part.episodes - len(episodes)
         if not part.episodes:
             missing = math.ceil((part.steps - steps) * len(episodes) / steps) if steps else LANES
@@ -179,12 +178,12 @@ def roll_out(shard: Shard) -> list[Episode]:
 
 @cache
 def _lanes(environment: str) -> Lanes:
-    """A process's environments, made once: a reset leaves nothing of the episode before."""
+    """Return a process's environments, made once: a reset leaves nothing of the episode before."""
     return Lanes(environment, LANES)
 
 
 def _lockstep(lanes: Lanes, streams: list[np.random.SeedSequence], part: Part) -> list[Episode]:
-    """One episode a lane, all stepped together; finished lanes keep their place in the policy's batch."""
+    """Play one episode in each lane, all stepped together; finished lanes keep their place in the policy's batch."""
     limit, count, actions_size = lanes.limit, len(lanes), len(lanes.low)
     noise = np.zeros((limit, count, actions_size), np.float32)
     observations = np.zeros((limit + 1, count, lanes.size))

@@ -1,11 +1,12 @@
-"""Training a ladder: TD3 on a Gymnasium task, several seeds at once, every checkpoint kept.
+"""Train a ladder: TD3 on a Gymnasium task, several seeds at once, with every checkpoint kept.
 
 Training goes in rounds. While the accelerator makes one update for each step of the last round, each seed's process
-plays the next round with the policy as it was when the round began. That fixed delay makes a run's result depend on
-nothing but its configuration, however fast either side is. All episodes start anew at a snapshot, since a simulator's
-state can't be saved in general; so a resumed run meets the same data as one that was never stopped.
+plays the next round with the policy as it was when the round began. With this fixed delay, a run's result depends only
+on its configuration, and not on how fast either side is. All episodes are restarted at a snapshot, since a simulator's
+state can't be saved in general; so a resumed run sees the same data as one that was never stopped.
 """
 
+import argparse
 import os
 import shutil
 import sys
@@ -14,16 +15,16 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from tyro.conf import Positional, arg
 
 from trajstitch.benchmark.exploration import Environment, Exploration, Explorer, environment, evaluate, unflatten
 from trajstitch.benchmark.ladder import TASKS, Checkpoint, Ladder, first_medium, rounded, save_ladder
 from trajstitch.benchmark.training_run import TrainingRun
 from trajstitch.errors import InputError
 from trajstitch.evaluation.processes import evaluators, light_processes
+from trajstitch.learning.bounds import Bounds, check_bounds
 from trajstitch.policies.policy import Layers
 from trajstitch.progress import logger, progress
 
@@ -35,43 +36,43 @@ CHECKPOINTS = 17
 UP_TO_MEDIUM = 10
 """How many of them lie at or before medium."""
 LAST = 10
-"""A seed is judged by the mean of this many last evaluations."""
+"""Seeds are compared by the mean of this many last evaluations."""
 EVALUATION_SEED = 10_000
 FINAL_SEED = 20_000
-"""Episodes that choose the checkpoints start from other seeds than those that measure them."""
+"""The checkpoints are measured on other seeds than those they were chosen by."""
 FINAL_EPISODES = 20
 
 
 @dataclass(frozen=True)
 class Expert:
-    """Train a ladder of policies with TD3 and keep it in the run folder."""
+    """How a ladder of policies is trained with TD3."""
 
-    task: Annotated[Positional[str], arg(metavar="TASK")]
+    task: str
     """hopper, walker2d or halfcheetah; or the Gymnasium id of a task with continuous actions."""
-    steps: int = 1_000_000
+    steps: Annotated[int, Bounds(1)] = 1_000_000
     """Environment steps for each seed."""
     seed: int = 0
     """The first seed."""
-    seeds: int = 1
-    """Seeds trained side by side, from `seed` on; the best one becomes the ladder."""
-    environments: int = 8
+    seeds: Annotated[int, Bounds(1)] = 1
+    """Seeds trained together; the best one becomes the ladder."""
+    environments: Annotated[int, Bounds(1)] = 8
     """Environments stepped together for each seed, in a process of its own."""
-    round_steps: int = 25
+    round_steps: Annotated[int, Bounds(1)] = 25
     """Steps of each environment between two exchanges of policy and data with the learner."""
-    replay: int = 1_000_000
-    """Transitions that each seed's replay holds."""
+    replay: Annotated[int, Bounds(1)] = 1_000_000
+    """Transitions that each seed's replay buffer holds."""
     checkpoint_every: int = 10_000
-    """Steps between two checkpoints, each evaluated while training goes on."""
-    episodes: int = 10
+    """Steps between two checkpoints, each evaluated while training continues."""
+    episodes: Annotated[int, Bounds(1)] = 10
     """Episodes without noise in an evaluation."""
-    evaluators: int = 2
+    evaluators: Annotated[int, Bounds(1)] = 2
     """Processes that evaluate."""
     snapshot_every: int = 50_000
-    """Steps between two snapshots of everything, to resume from. All episodes start anew at a snapshot."""
+    """Steps between two snapshots to resume from. All episodes are restarted at a snapshot."""
     run: Path | None = None
     """The run's folder; by default runs/expert-TASK-seed-SEED."""
     resume: bool = False
-    """Go on from the last snapshot of that folder."""
+    """Continue from the last snapshot in that folder."""
 
     @property
     def folder(self) -> Path:
@@ -79,33 +80,30 @@ class Expert:
 
     @property
     def round(self) -> int:
-        """Steps of a seed in a round."""
+        """Steps of a seed in one round."""
         return self.environments * self.round_steps
 
     def command(self) -> str:
+        """Return the command that trains this ladder."""
         given = [
             f"--{field.name.replace('_', '-')} {getattr(self, field.name)}"
-            for field in fields(self)
+            for field in fields(Expert)
             if field.name not in ("task", "run", "resume") and getattr(self, field.name) != field.default
         ]
         return " ".join(["trajstitch expert", self.task, *given])
 
     def check(self, algorithm: "TD3") -> None:
-        for name in ("steps", "seeds", "environments", "round_steps", "replay", "episodes", "evaluators"):
-            if getattr(self, name) < 1:
-                raise InputError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
+        """Raise for settings that make no sense."""
+        check_bounds(self)
         if self.seed < 0:
-            raise InputError(f"--seed must not be negative, not {self.seed}")
+            raise InputError(f"`seed` must not be negative, not {self.seed}")
+        round_steps = f"`environments={self.environments}` × `round_steps={self.round_steps}`"
         if self.round % algorithm.policy_delay:
-            raise InputError(
-                f"--environments {self.environments} × --round-steps {self.round_steps} must be a multiple of "
-                f"TD3's policy delay, {algorithm.policy_delay}"
-            )
+            raise InputError(f"{round_steps} must be a multiple of TD3's policy delay, {algorithm.policy_delay}")
         for name in ("steps", "replay", "checkpoint_every", "snapshot_every"):
             if getattr(self, name) < 1 or getattr(self, name) % self.round:
                 raise InputError(
-                    f"--{name.replace('_', '-')} {getattr(self, name)} must be a multiple of a round's {self.round} "
-                    f"steps (--environments {self.environments} × --round-steps {self.round_steps})"
+                    f"`{name}={getattr(self, name)}` must be a multiple of a round's {self.round} steps ({round_steps})"
                 )
 
 
@@ -126,7 +124,7 @@ def expert(config: Expert, algorithm: "TD3 | None" = None) -> Path:
 
 
 def open_run(config: Expert, algorithm: "TD3") -> TrainingRun:
-    """The run's folder, new or to go on with; where to and with how many evaluators may differ then."""
+    """Start or resume the run; a resumed one may have another folder and number of evaluators."""
     free = ("run", "resume", "evaluators")
     kept = {field.name: getattr(config, field.name) for field in fields(Expert) if field.name not in free}
     return TrainingRun.start(
@@ -135,7 +133,7 @@ def open_run(config: Expert, algorithm: "TD3") -> TrainingRun:
 
 
 def train(run: TrainingRun, config: Expert, algorithm: "TD3", task: Environment) -> None:
-    """Train from the run's last snapshot, or from the start, to the last step, and evaluate every checkpoint."""
+    """Train from the run's last snapshot (or the start) to the last step, and evaluate every checkpoint."""
     from trajstitch.benchmark.learner import Learner
 
     seeds = [config.seed + i for i in range(config.seeds)]
@@ -190,7 +188,7 @@ def train(run: TrainingRun, config: Expert, algorithm: "TD3", task: Environment)
             unsaved.append(recent)
 
             now = done + config.round
-            # The policy stands still before the first update: one checkpoint of it is enough.
+            # The policy does not change before the first update: one checkpoint of it is enough.
             moved = now > algorithm.start_steps or now == config.checkpoint_every
             if (now % config.checkpoint_every == 0 and moved) or now == config.steps:
                 checkpoint = [unflatten(weights, sizes) for weights in learner.weights()]
@@ -206,7 +204,7 @@ def train(run: TrainingRun, config: Expert, algorithm: "TD3", task: Environment)
 
 
 class Evaluations:
-    """Evaluations under way in other processes; each is recorded in the run as it comes."""
+    """Evaluations in other processes; each is recorded in the run when it is done."""
 
     def __init__(self, run: TrainingRun, pool: ProcessPoolExecutor, task: Environment, episodes: int) -> None:
         self.run, self.pool, self.task, self.episodes = run, pool, task, episodes
@@ -232,11 +230,11 @@ class Evaluations:
 
 
 def build_ladder(folder: Path) -> Ladder:
-    """The ladder of a run, from the checkpoints evaluated so far; written to the run's ladder.safetensors.
+    """Make the ladder of a run from the checkpoints evaluated so far, and write it to the run's ladder.safetensors.
 
     The best seed is the one with the highest mean over its last ten evaluations, so that no single lucky checkpoint
     decides. The expert is the steadiest of those ten: highest mean return less one standard deviation. The chosen
-    policies are rounded to half precision and measured again, on 20 episodes that had no part in the choice.
+    policies are rounded to half precision and measured again, on 20 episodes that were not used for the choice.
     """
     run = TrainingRun.open(folder, "expert")
     curves = run.curves()
@@ -274,9 +272,9 @@ def build_ladder(folder: Path) -> Ladder:
 
 
 def choose(curve: Sequence[tuple[int, float]]) -> list[int]:
-    """Indices of the checkpoints that make a ladder, from a curve of (steps, return) that ends with the expert.
+    """Return the indices of the checkpoints that make a ladder; `curve` is (steps, return) up to the expert.
 
-    Up to medium they are spread evenly over the steps, and from there to the expert evenly over the returns.
+    Up to medium they are spaced evenly over the steps, and from there to the expert evenly over the returns.
     """
     returns = [value for _, value in curve]
     medium, expert = first_medium(returns), len(curve) - 1
@@ -292,27 +290,35 @@ def choose(curve: Sequence[tuple[int, float]]) -> list[int]:
 
 
 def main() -> None:
-    """`python -m trajstitch.benchmark.expert train|ladder|report`."""
-    import tyro
-
+    """Run `python -m trajstitch.benchmark.expert train|ladder|report`."""
     from trajstitch.benchmark.ladder_report import write_report
 
-    def ladder(run: Positional[Path]) -> None:
-        """Make the ladder of a run from the checkpoints evaluated so far."""
-        build_ladder(run)
-        print(run / "ladder.safetensors")
-
-    def report(ladders: Positional[tuple[str, ...]] = tuple(TASKS), to: Path = Path("docs/results/ladders.md")) -> None:
-        """Write the results page of ladders, given by task or file."""
-        write_report(ladders, to)
-        print(to)
-
+    parser = argparse.ArgumentParser(prog="python -m trajstitch.benchmark.expert")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    training = verbs.add_parser("train", help="train a ladder in a run's folder, as `trajstitch expert` does")
+    training.add_argument("task")
+    for item in fields(Expert)[1:]:
+        kind: dict[str, Any] = {"type": Path if item.name == "run" else int, "default": item.default}
+        kind = {"action": "store_true"} if item.default is False else kind
+        training.add_argument(f"--{item.name.replace('_', '-')}", **kind)
+    ladder = verbs.add_parser("ladder", help="make the ladder of a run from the checkpoints evaluated so far")
+    ladder.add_argument("run", type=Path)
+    report = verbs.add_parser("report", help="write the results page of ladders, given by task or file")
+    report.add_argument("ladders", nargs="*", default=tuple(TASKS))
+    report.add_argument("--to", type=Path, default=Path("docs/results/ladders.md"))
+    asked = vars(parser.parse_args())
+    verb = asked.pop("verb")
     try:
-        asked = tyro.extras.subcommand_cli_from_dict({"train": Expert, "ladder": ladder, "report": report})
-        if isinstance(asked, Expert):
-            print(expert(asked))
+        if verb == "train":
+            print(expert(Expert(**asked)))
+        elif verb == "ladder":
+            build_ladder(asked["run"])
+            print(asked["run"] / "ladder.safetensors")
+        else:
+            write_report(asked["ladders"], asked["to"])
+            print(asked["to"])
     except InputError as error:
-        logger.info(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
 
 

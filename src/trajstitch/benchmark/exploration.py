@@ -1,12 +1,12 @@
-"""Environments stepped in processes of their own: exploration for training, and evaluation.
+"""Environments of ladder training, stepped in worker processes: exploration and evaluation.
 
-Nothing here imports jax, so a process starts in a second and is safe beside an accelerator's.
+Nothing here imports jax, so that a worker starts in a second and can run beside a process that uses an accelerator.
 """
 
 import contextlib
 import struct
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -23,6 +23,7 @@ from trajstitch.evaluation.rollouts import play
 from trajstitch.policies.policy import Layers, act
 
 MESSAGE = struct.Struct("<q?")
+"""A round's number, and whether all environments are reset."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Environment:
 
 
 def environment(task: str) -> Environment:
-    """The environment of a task (hopper), or any that Gymnasium knows by its id (Pendulum-v1)."""
+    """Return the environment of a task (hopper), or that of a Gymnasium id (Pendulum-v1)."""
     name = TASKS.get(task, task)
     try:
         env = gymnasium.make(name, disable_env_checker=True)
@@ -63,7 +64,7 @@ def environment(task: str) -> Environment:
 
 
 def unflatten(weights: np.ndarray, sizes: Sequence[int]) -> Layers:
-    """Views of a flat vector of parameters as the layers of a network with these widths."""
+    """Return views of a flat vector of parameters as the layers of a network with these widths."""
     layers, start = [], 0
     for rows, columns in pairwise(sizes):
         middle, end = start + rows * columns, start + rows * columns + columns
@@ -91,7 +92,7 @@ class Exploration:
 
 
 class Explorer:
-    """One seed's environments in a process; the policy goes in and transitions come out by shared memory."""
+    """One seed's environments in a process; policy and transitions are exchanged through shared memory."""
 
     def __init__(self, plan: Exploration) -> None:
         size = plan.environments * plan.steps
@@ -106,11 +107,11 @@ class Explorer:
         theirs.close()
 
     def start(self, index: int, reset: bool) -> None:
-        """Begin round `index` with the policy now in `weights`; `reset` starts new episodes, seeded by the round."""
+        """Start round `index` with the policy in `weights`; `reset` starts new episodes, seeded by the round."""
         self.pipe.send_bytes(MESSAGE.pack(index, reset))
 
     def finish(self) -> None:
-        """Wait until the round's transitions are in `rows`, step by step, the environments in order."""
+        """Wait until the round's transitions are in `rows`: step by step, the environments in order."""
         try:
             error = self.pipe.recv_bytes()
         except (EOFError, ConnectionError) as gone:
@@ -127,7 +128,7 @@ class Explorer:
 
 
 def _serve(pipe: Connection, weights: Any, rows: Any, plan: Exploration) -> None:
-    """The process: one round of exploration for each message, until the other end closes."""
+    """Explore one round for each message, until the other end closes; this is the worker process."""
     try:
         explore = explorer(plan, np.frombuffer(weights, np.float32), np.frombuffer(rows, np.float32))
         while True:
@@ -141,8 +142,8 @@ def _serve(pipe: Connection, weights: Any, rows: Any, plan: Exploration) -> None
             pipe.send_bytes(traceback.format_exc().encode())
 
 
-def explorer(plan: Exploration, weights: np.ndarray, rows: np.ndarray):
-    """A function that plays round `index` and fills `rows` with its transitions.
+def explorer(plan: Exploration, weights: np.ndarray, rows: np.ndarray) -> Callable[[int, bool], None]:
+    """Return a function that plays round `index` and fills `rows` with its transitions.
 
     The same plan, round and policy give the same bits: the noise is drawn from (seed, round), and environments
     are seeded whenever they are all reset.
@@ -178,7 +179,7 @@ def explorer(plan: Exploration, weights: np.ndarray, rows: np.ndarray):
 
 
 def evaluate(environment: Environment, layers: Layers, episodes: int, first_seed: int) -> list[float]:
-    """Returns of the policy without noise, episode i started from seed `first_seed` + i."""
+    """Return the returns of the policy without noise; episode i starts from seed `first_seed` + i."""
     bound = np.asarray(environment.bound)
     environments = _environments(environment, episodes)
     return play(environments, lambda observations: act(layers, observations, bound), first_seed)

@@ -1,7 +1,7 @@
-"""A ladder: the policies met along one training run, weakest first, the expert last.
+"""A ladder: policies saved along one training run, weakest first, the expert last.
 
-One safetensors file a task, half precision, with its training curves and versions as metadata. Reading and
-acting need numpy alone, so that `collect` and its worker processes never import jax.
+Each task has one safetensors file, in half precision, with the training curves and versions as metadata. Reading and
+acting need NumPy alone, so that `collect` and its worker processes never import jax.
 """
 
 import json
@@ -34,6 +34,8 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Ladder:
+    """The policies of one task, with how they were trained."""
+
     task: str
     environment: str
     """The Gymnasium id the policies were trained and evaluated in, such as Hopper-v5."""
@@ -62,7 +64,7 @@ class Ladder:
 
 
 def first_medium(returns: Sequence[float]) -> int:
-    """Index of the first of `returns` to reach a third of the last one."""
+    """Return the index of the first of `returns` that reaches a third of the last one."""
     return next(i for i, value in enumerate(returns) if value >= returns[-1] * MEDIUM or i == len(returns) - 1)
 
 
@@ -129,7 +131,7 @@ def save_ladder(ladder: Ladder, path: str | Path) -> None:
 
 
 def rounded(layers: Layers) -> Layers:
-    """The layers as they come back from a ladder file: through half precision."""
+    """Return the layers rounded to half precision, as they come back from a ladder file."""
     return [
         (weight.astype(np.float16).astype(np.float32), bias.astype(np.float16).astype(np.float32))
         for weight, bias in layers

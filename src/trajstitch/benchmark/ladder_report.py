@@ -1,4 +1,4 @@
-"""The results page of the ladders: what each policy returns, how training went, and with what."""
+"""The results page of the ladders: each policy's return, the training curves, the machine and the versions."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from trajstitch.benchmark.ladder import Ladder, load_ladder
 from trajstitch.storage.atomic import replacing
 
 AIMS = {"hopper": 3_300, "walker2d": 4_500, "halfcheetah": 10_000}
-"""The expert's return that we aim for."""
+"""The return that each task's expert should reach."""
 
 
 def write_report(ladders: Sequence[str | Path], path: Path) -> None:
@@ -22,14 +22,14 @@ def write_report(ladders: Sequence[str | Path], path: Path) -> None:
 
 
 def ladder_report(ladders: Sequence[Ladder]) -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     lines = [
         "# The shipped ladders",
         "",
-        "Policies met along TD3 training runs, from which `trajstitch collect` makes the built-in sets. "
+        "Policies saved along TD3 training runs, with which `trajstitch collect` makes the built-in sets. "
         "This page is written by `python -m trajstitch.benchmark.expert report`. A return is the mean ± standard "
         "deviation over episodes without noise of the policy as shipped, rounded to half precision; those episodes "
-        "had no part in choosing it.",
+        "were not used to choose it.",
         "",
         "| task | environment | expert's return | aim | met | seeds trained | best seed |",
         "|---|---|---|---|---|---|---|",
@@ -38,7 +38,8 @@ def ladder_report(ladders: Sequence[Ladder]) -> str:
         aim = AIMS.get(ladder.task)
         met = "" if aim is None else "yes" if ladder.expert.mean_return >= aim else "no"
         lines.append(
-            f"| {ladder.task} | {ladder.environment} | {spread(ladder.expert.mean_return, ladder.expert.std_return)} "
+            f"| {ladder.task} | {ladder.environment} "
+            f"| {plus_minus(ladder.expert.mean_return, ladder.expert.std_return)} "
             f"| {'' if aim is None else f'≥ {aim:,}'} | {met} | {len(ladder.curves)} | {ladder.seed} |"
         )
     for ladder in ladders:
@@ -47,6 +48,7 @@ def ladder_report(ladders: Sequence[Ladder]) -> str:
 
 
 def section(ladder: Ladder) -> list[str]:
+    """Return the lines of one ladder's section."""
     ends = {seed: np.mean([value for _, value in curve[-10:]]) for seed, curve in sorted(ladder.curves.items())}
     lines = [
         f"![Training curves of every {ladder.task} seed]({figure(ladder)})",
@@ -56,7 +58,7 @@ def section(ladder: Ladder) -> list[str]:
     ]
     for index, checkpoint in enumerate(ladder.checkpoints):
         role = "medium" if index == ladder.medium_index else "expert" if checkpoint is ladder.expert else ""
-        value = spread(checkpoint.mean_return, checkpoint.std_return)
+        value = plus_minus(checkpoint.mean_return, checkpoint.std_return)
         lines.append(f"| {checkpoint.steps:,} | {value} | {checkpoint.episodes} | {role} |")
     return [
         *lines,
@@ -72,7 +74,7 @@ def section(ladder: Ladder) -> list[str]:
 
 
 def draw(ladder: Ladder, path: Path) -> None:
-    """The return of every seed over training, the ladder's own policies marked."""
+    """Draw the return of every seed over training, with the ladder's own policies marked."""
     import matplotlib.figure
 
     canvas = matplotlib.figure.Figure(figsize=(6, 3), layout="constrained")
@@ -94,8 +96,10 @@ def draw(ladder: Ladder, path: Path) -> None:
 
 
 def figure(ladder: Ladder) -> str:
+    """Return the name of the ladder's figure."""
     return f"ladder-{ladder.task}.svg"
 
 
-def spread(mean: float, deviation: float) -> str:
+def plus_minus(mean: float, deviation: float) -> str:
+    """Return "mean ± deviation"."""
     return f"{mean:,.0f} ± {deviation:,.0f}"

@@ -1,8 +1,8 @@
-"""Several copies of a task's environment stepped together, without Gymnasium's cost a step.
+"""Several copies of a task's environment stepped together, without Gymnasium's overhead at each step.
 
 Half of a Hopper step's time goes into Python around the simulator. Here MuJoCo is stepped directly, and observations,
-rewards and ends are computed for all lanes at once. What comes out is what Gymnasium's own environment gives, bit for
-bit: the tests replay every collected step there.
+rewards and ends are computed for all lanes at once. The results equal those of Gymnasium's own environment bit for
+bit: the tests replay collected steps there.
 """
 
 from typing import Any, NamedTuple
@@ -13,6 +13,8 @@ from jaxtyping import Bool, Float
 
 
 class Step(NamedTuple):
+    """What came of one step of several lanes."""
+
     observations: Float[np.ndarray, "lanes observation"]
     rewards: Float[np.ndarray, " lanes"]
     terminated: Bool[np.ndarray, " lanes"]
@@ -34,7 +36,7 @@ class Lanes:
         self.limit = spec.max_episode_steps
         self.low, self.high = first.action_space.low, first.action_space.high
         self.size = first.observation_space.shape[0]
-        # Views of each simulator's own memory, made once: making them is most of what reading costs.
+        # Views of each simulator's own memory, made once: making them is most of the cost of reading.
         self._states = [(one.data.qpos, one.data.qvel, one.data.ctrl) for one in self.environments]
         self._falls = hasattr(first, "_healthy_z_range")
         self._positions = first.model.nq
@@ -46,7 +48,7 @@ class Lanes:
         return self.environments[lane].reset(seed=seed)[0]
 
     def step(self, lanes: list[int], actions: Float[np.ndarray, "lanes action"]) -> Step:
-        """Step these lanes, one action each."""
+        """Step these lanes, with one action each."""
         first = self.environments[0]
         state = np.empty((len(lanes), first.model.nq + first.model.nv))
         before = np.empty(len(lanes))

@@ -1,4 +1,4 @@
-"""The accelerator's half of training a ladder: TD3 for all seeds at once, with the replay on the device."""
+"""The updates of ladder training: TD3 for all seeds at once, with the replay buffer on the accelerator."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ from trajstitch.storage.runs import tensors_of, tree_from
 
 
 class Learner:
-    """States and replay of every seed, each array with the seeds as its first axis."""
+    """The states and replay buffers of all seeds; the first axis of each array is the seeds."""
 
     def __init__(self, algorithm: TD3, environment: Environment, seeds: list[int], capacity: int, updates: int) -> None:
         self.algorithm, self.environment, self.updates = algorithm, environment, updates
@@ -25,27 +25,27 @@ class Learner:
         self.seen = 0
 
     def insert(self, rows: Float[np.ndarray, "seeds rows row"]) -> None:
-        """Add transitions, in place of the oldest when the replay is full. Its capacity is a multiple of theirs."""
+        """Add transitions, in place of the oldest if the buffer is full. Its capacity is a multiple of `rows`."""
         self.replay = _insert(self.replay, rows, self.seen % self.replay.shape[1])
         self.seen += rows.shape[1]
 
     def improve(self, index: int) -> None:
-        """Start round `index` of updates; returns at once, while the device works."""
+        """Start round `index` of updates; returns at once, while the device computes."""
         filled = min(self.seen, self.replay.shape[1])
         self.state, self.actor, self.metrics = _improve(
             self.state, self.replay, filled, self.seeds, index, self.algorithm, self.environment, self.updates
         )
 
     def weights(self) -> Float[np.ndarray, "seeds parameters"]:
-        """The actors as flat vectors; waits for the updates under way."""
+        """Wait for the updates and return the actors as flat vectors."""
         return np.asarray(self.actor)
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """The state, for a file."""
+        """Return the state as the tensors of a file."""
         return tensors_of(self.state)
 
     def restore(self, tensors: dict[str, np.ndarray], rows: Float[np.ndarray, "seeds rows row"], seen: int) -> None:
-        """Take up the state of `tensors`, having seen `seen` transitions of which `rows` are the last."""
+        """Restore the state from `tensors`, after `seen` transitions, the last of which are `rows`."""
         self.state = tree_from(tensors, self.state, "the snapshot")
         self.actor = flat_actor(self.state)
         capacity = self.replay.shape[1]
@@ -58,6 +58,8 @@ class Learner:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def initial(algorithm: TD3, environment: Environment, seeds: Int[Array, " seeds"]) -> State:
+    """Return the states of all seeds before the first update."""
+
     def one(seed: Int[Array, ""]) -> State:
         return algorithm.init(jax.random.key(seed), environment.observations, environment.bound)
 
@@ -82,7 +84,7 @@ def _improve(
     environment: Environment,
     updates: int,
 ) -> tuple[State, Float[Array, "seeds parameters"], dict[str, Array]]:
-    """A whole round in one program: every batch is drawn at once, then one scan over the updates."""
+    """Make a whole round of updates in one program: draw all batches at once, then scan over the updates."""
     shape = (updates // algorithm.policy_delay, algorithm.policy_delay, algorithm.batch_size)
 
     def step(state: State, drawn):
@@ -99,6 +101,7 @@ def _improve(
 
 
 def unpack(rows: Float[Array, "*batch row"], environment: Environment) -> Batch:
+    """Return rows of the replay buffer as transitions."""
     width, actions = environment.observations, len(environment.bound)
     return Batch(
         observation=rows[..., :width],
@@ -111,5 +114,6 @@ def unpack(rows: Float[Array, "*batch row"], environment: Environment) -> Batch:
 
 @jax.jit
 def flat_actor(state: State) -> Float[Array, "seeds parameters"]:
+    """Return the actors' parameters as flat vectors."""
     parameters = jax.tree.leaves(state.actor.network.layers)
     return jnp.concatenate([leaf.reshape(len(leaf), -1) for leaf in parameters], axis=1)

@@ -1,4 +1,4 @@
-"""The built-in benchmark sets: which there are, and by which recipe each is collected.
+"""The built-in benchmark sets: their names, and the recipe by which each is collected.
 
 They follow D4RL's recipes with policies of our own; they are not D4RL's data. A recipe is a sequence of parts, and a
 part is a policy of the task's ladder with an amount of action noise.
@@ -20,7 +20,7 @@ _KINDS = ("medium", "medium-replay", "medium-expert", "expert")
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """A built-in set: `TASK/KIND`, as many transitions as D4RL's set of that kind has."""
+    """A built-in set, `TASK/KIND`; by default it has as many transitions as D4RL's set of that kind."""
 
     task: str
     kind: str
@@ -34,7 +34,7 @@ class BuiltIn:
 
     @property
     def minari_id(self) -> str:
-        """Where `collect` puts it in the local Minari store (Minari's names hold no dots)."""
+        """Its name in the local Minari store (Minari's names hold no dots)."""
         return f"trajstitch/{self.task}/{self.kind.replace('.', 'p')}-v0"
 
     @property
@@ -51,7 +51,7 @@ class BuiltIn:
 
 
 def built_in(name: str) -> BuiltIn:
-    """Look a set up by its name; raise with the nearest name when there is none."""
+    """Return the set of this name; raise with the most similar name if there is none."""
     match = re.fullmatch(r"(\w+)/noisy-expert-(\d+(?:\.\d+)?)", name)
     if match and match[1] in TASKS and float(match[2]) < 100:
         return BuiltIn(match[1], f"noisy-expert-{match[2]}", 200_000, float(match[2]))

@@ -1,4 +1,4 @@
-"""The folder of a ladder's training: its checkpoints, their evaluations, and what is needed to go on.
+"""The folder of a ladder's training: its checkpoints, their evaluations, and what is needed to resume.
 
 evaluations.csv               a line for each evaluated checkpoint and seed
 checkpoints/STEPS.safetensors the actors of all seeds after STEPS steps
@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 
 
 class TrainingRun(Run):
+    """The run of a ladder's training."""
+
     COLUMNS = ("seed", "steps", "mean_return", "std_return", "episodes")
 
     @cached_property
     def evaluations(self) -> dict[tuple[int, int], tuple[int, int, float, float, int]]:
-        """Seed and steps to the row of `evaluations.csv`."""
+        """The rows of `evaluations.csv` by seed and steps."""
         return {(row[0], row[1]): row for row in self._read()}
 
     def _read(self) -> Iterator[tuple[int, int, float, float, int]]:
@@ -41,28 +43,30 @@ class TrainingRun(Run):
                 yield int(line[0]), int(line[1]), float(line[2]), float(line[3]), int(line[4])
 
     def record(self, seed: int, steps: int, returns: Sequence[float]) -> None:
-        """Add an evaluation."""
+        """Add an evaluation to the file."""
         self.evaluations[seed, steps] = (seed, steps, float(np.mean(returns)), float(np.std(returns)), len(returns))
         with (self.folder / "evaluations.csv").open("a", newline="") as file:
             csv.writer(file).writerow(self.evaluations[seed, steps])
 
     def curves(self) -> dict[int, list[tuple[int, float]]]:
-        """Seed to (steps, mean return), in training order."""
+        """Return (steps, mean return) in training order, by seed."""
         curves: dict[int, list[tuple[int, float]]] = {}
         for seed, steps, mean, *_ in sorted(self.evaluations.values()):
             curves.setdefault(seed, []).append((steps, mean))
         return curves
 
     def checkpoints(self) -> list[int]:
-        """The steps at which there are checkpoints."""
+        """Return the steps at which there are checkpoints."""
         return sorted(int(path.stem) for path in (self.folder / "checkpoints").glob("*.safetensors"))
 
     def unevaluated(self, seeds: Sequence[int]) -> list[tuple[int, int]]:
+        """Return (seed, steps) of the checkpoints that have no evaluation yet."""
         return [
             (seed, steps) for steps in self.checkpoints() for seed in seeds if (seed, steps) not in self.evaluations
         ]
 
     def save_checkpoint(self, steps: int, actors: dict[int, Layers], metrics: dict[str, Any]) -> None:
+        """Write the actors of all seeds, with the metrics."""
         tensors = {}
         for seed, layers in actors.items():
             tensors |= named(layers, f"{seed}/")
@@ -70,11 +74,12 @@ class TrainingRun(Run):
         save_tensors(tensors, self.folder / "checkpoints" / f"{steps:09}.safetensors", {"steps": str(steps)} | shown)
 
     def layers(self, seed: int, steps: int) -> Layers:
+        """Load the actor of a seed after this many steps."""
         tensors, _ = read_tensors(self.folder / "checkpoints" / f"{steps:09}.safetensors")
         return layers_from(tensors, f"{seed}/")
 
     def save_snapshot(self, steps: int, learner: "Learner", rows: np.ndarray) -> None:
-        """Save everything needed to go on; `rows` are the transitions since the last snapshot."""
+        """Save everything needed to resume; `rows` are the transitions since the last snapshot."""
         save_tensors({"rows": rows}, self.folder / "replay" / f"{steps:09}.safetensors", {"steps": str(steps)})
         save_tensors(learner.tensors(), self.folder / "snapshot.safetensors", {"steps": str(steps)})
         for path in (self.folder / "replay").glob("*.safetensors"):
@@ -82,9 +87,9 @@ class TrainingRun(Run):
                 path.unlink()
 
     def restore(self, learner: "Learner", steps: int, round_steps: int) -> tuple[int, np.ndarray | None]:
-        """Bring the learner to where the run goes on; return its steps and the last round's transitions.
+        """Restore the learner from the last snapshot; return its steps and the last round's transitions.
 
-        What the run wrote after that point goes, and is made again.
+        What the run wrote after the snapshot is removed, and made again.
         """
         if steps in self.checkpoints():
             return steps, None
@@ -97,7 +102,7 @@ class TrainingRun(Run):
             replay = np.concatenate(rows, axis=1)
             recent = replay[:, -round_steps:]
             learner.restore(tensors, replay[:, :-round_steps], begin - round_steps)
-            logger.info(f"{self.folder}: going on from step {begin:,}")
+            logger.info(f"{self.folder}: continuing from step {begin:,}")
         for later in (steps for steps in self.checkpoints() if steps > begin):
             (self.folder / "checkpoints" / f"{later:09}.safetensors").unlink()
         self.evaluations = {key: row for key, row in self.evaluations.items() if key[1] <= begin}

@@ -2,6 +2,9 @@
 
 import time
 from dataclasses import dataclass
+from typing import Annotated
+
+from tyro.conf import Positional, arg
 
 from trajstitch import formats
 from trajstitch.benchmark import sets
@@ -17,6 +20,8 @@ class Command(Collect):
     Example: trajstitch collect hopper/medium-replay --transitions 50000 --to npz:hopper.npz
     """
 
+    set: Annotated[Positional[str], arg(metavar="SET")]
+    """The built-in set, such as hopper/medium-replay; `trajstitch sets` lists them."""
     to: str | None = None
     """Where to save it, as a URI; in the local Minari store, under the set's own name, if not given."""
     force: bool = False

@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from rich.table import Table
+from tyro.conf import Positional, arg
 
+from trajstitch.benchmark.sources import reload_source
 from trajstitch.cli.output import print_json, stdout
-from trajstitch.evaluation.evaluate import Evaluate, baseline_scores, evaluate_run, film, require_video, stored_metadata
+from trajstitch.evaluation.evaluate import Evaluate, baseline_scores, evaluate_run, needs_data, stored_metadata
+from trajstitch.evaluation.film import film, require_video
 from trajstitch.evaluation.scores import Interval, Summary, probability_of_improvement
 from trajstitch.policies.policy import load_policy
 from trajstitch.storage.runs import Run
@@ -17,24 +20,27 @@ from trajstitch.storage.runs import Run
 class Command(Evaluate):
     """Roll a run's policies out in the environment of their data, and score every checkpoint.
 
-    Methods are ranked by the last checkpoint; the best one is shown beside it and has peeked at the environment.
+    Methods are ranked by the last checkpoint. The best one is shown too, but choosing it needs the environment.
 
     Example: trajstitch evaluate runs/bc-hopper-medium-replay --episodes 10
     """
 
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """The folder of a `trajstitch train`."""
     against: Path | None = None
-    """Another run, evaluated before: how likely is a policy of this one better than one of that?"""
+    """Another run, already evaluated: print the probability that a policy of this run scores higher."""
     video: Path | None = None
     """Film one episode of the first seed's last policy into this file (mp4 or gif)."""
     json: bool = False
     """Print JSON instead of a table."""
 
     def execute(self) -> None:
-        known = stored_metadata(Run.open(self.run, "train"))
-        theirs = None if self.against is None else baseline_scores(self, self.against)
+        run = Run.open(self.run, "train")
+        known = stored_metadata(run)
+        theirs = None if self.against is None else baseline_scores(self.run, self, self.against)
         if self.video is not None:
             require_video(self.video, known)
-        result = evaluate_run(self)
+        result = evaluate_run(self.run, self, reload_source(run) if needs_data(run, self) else None)
         if theirs is not None:
             better = probability_of_improvement([_scores(result)], [_scores(theirs)])
             result["against"] = {"run": str(self.against), "probability_of_improvement": better._asdict()}
@@ -94,7 +100,7 @@ def _print_estimate(result: dict[str, Any]) -> None:
     if errors["held_out"] and errors["repeated"]:
         where = f"{errors['steps']:,} held-out steps ({errors['repeated']:,} others occur in the training too)"
     found = _summary(estimate["discounted_return"])
-    out.print("no rollouts, so no scores: this is what the data alone can tell")
+    out.print("no rollouts, so no scores: these are estimates from the data alone")
     out.print(
         f"action error on {where}: {sum(errors['action_error']) / len(errors['action_error']):.3f} of the action "
         f"bounds (always the mean action: {errors['baseline']:.3f})",

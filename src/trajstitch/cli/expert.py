@@ -1,6 +1,9 @@
 """`trajstitch expert TASK`."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from tyro.conf import Positional, arg
 
 from trajstitch.benchmark.expert import Expert, expert
 from trajstitch.benchmark.ladder import load_ladder
@@ -9,11 +12,13 @@ from trajstitch.cli.output import print_json, stdout
 
 @dataclass(frozen=True)
 class Command(Expert):
-    """Train a ladder of policies with TD3: the best seed's checkpoints along its run, and its expert.
+    """Train a ladder of policies with TD3: checkpoints along the best seed's training, and its expert.
 
     Example: trajstitch expert hopper --steps 1000000 --seeds 5
     """
 
+    task: Annotated[Positional[str], arg(metavar="TASK")]
+    """hopper, walker2d or halfcheetah; or the Gymnasium id of a task with continuous actions."""
     json: bool = False
     """Print JSON instead of text."""
 

@@ -1,20 +1,23 @@
 """`trajstitch train POLICY SRC`."""
 
+import re
 from dataclasses import dataclass
-from typing import Annotated, Generic, TypeVar
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeVar
 
-from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
+from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, Positional, arg, subcommand
 
+from trajstitch.benchmark.sources import describe_source, load
 from trajstitch.cli.columns import ColumnFlags
 from trajstitch.cli.output import print_json, stdout
-from trajstitch.policies.bc import BC, WeightedBC
-from trajstitch.policies.iql import IQL
+from trajstitch.policies import POLICIES, algorithm_class, name_of
 from trajstitch.policies.policy import checkpoints
-from trajstitch.policies.td3_bc import TD3BC
-from trajstitch.policies.train import Train, train_run
+from trajstitch.policies.train import check_training, train_run
+from trajstitch.progress import logger
 
-Policy = TypeVar("Policy", BC, WeightedBC, TD3BC, IQL)
-
+Method = TypeVar("Method")
 
 DESCRIPTION = """Train a policy on a data set, all seeds at once; `trajstitch evaluate RUN` scores it.
 
@@ -24,16 +27,52 @@ Example: trajstitch train bc hopper/medium-replay --seeds 5 --top 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job(Train, ColumnFlags, Generic[Policy]):
+class Train(ColumnFlags, Generic[Method]):
     """Train one kind of policy."""
 
-    policy: OmitArgPrefixes[Policy]
+    source: Annotated[Positional[str], arg(metavar="SRC")]
+    """The data set, as a URI."""
+    seeds: int = 5
+    """Policies to train, all at once, one for each seed."""
+    seed: int = 0
+    """The first seed."""
+    top: float = 1.0
+    """Fraction of the episodes to learn from, the best by return; of stitched data, also those within 10 % of them."""
+    hold_out: float | None = None
+    """Share of the episodes to measure the action error on; if not given, 0.1 where no environment is known, else 0."""
+    run: Path | None = None
+    """The run's folder; by default runs/POLICY-SRC."""
+    resume: bool = False
+    """Continue the run in that folder."""
+    policy: OmitArgPrefixes[Method]
     """The method's own settings."""
     json: bool = False
     """Print JSON instead of text."""
 
+    def folder(self, policy: str) -> Path:
+        words = (policy, self.source, *([f"top-{self.top:g}"] if self.top < 1 else []))
+        return self.run or Path("runs") / re.sub(r"[^\w.]+", "-", "-".join(words)).strip("-")
+
     def execute(self) -> None:
-        run = train_run(self, self.policy, self.mapping(self.source))
+        algorithm: Any = self.policy
+        check_training(algorithm, self.seeds, self.seed, self.top, self.hold_out)
+        columns = self.mapping(self.source)
+        data = load(self.source, columns=columns)
+        try:
+            run = train_run(
+                data,
+                algorithm,
+                self.folder(name_of(algorithm)),
+                self.seeds,
+                self.seed,
+                top=self.top,
+                hold_out=self.hold_out,
+                source=describe_source(self.source, columns, data),
+                resume=self.resume,
+            )
+        except (KeyboardInterrupt, SystemExit):
+            logger.info("the same command with --resume continues")
+            raise
         found = checkpoints(run.folder)
         last = run.metrics()[-1]
         if self.json:
@@ -41,15 +80,20 @@ class Job(Train, ColumnFlags, Generic[Policy]):
             return
         shown = ", ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in last.items() if name != "step")
         stdout().print(
-            f"{run.folder}: {self.seeds} policies after {last['step']:,} steps ({shown})\n"
+            f"{run.folder}: {self.seeds} policies after {last['step']:,} steps{shown and f' ({shown})'}\n"
             f"score them with: trajstitch evaluate {run.folder}",
             soft_wrap=True,
         )
 
 
-Command = OmitSubcommandPrefixes[
-    Annotated[Job[BC], subcommand("bc", description="behavioural cloning, as in the paper")]
-    | Annotated[Job[WeightedBC], subcommand("weighted-bc", description="BC with each sample weighted by V(s)")]
-    | Annotated[Job[TD3BC], subcommand("td3-bc", description="TD3+BC (Fujimoto & Gu 2021)")]
-    | Annotated[Job[IQL], subcommand("iql", description="implicit Q-learning (Kostrikov et al. 2021)")]
-]
+def subcommands() -> Any:
+    """Return a subcommand for each policy of the table, whose help is the first line of the algorithm's docstring."""
+    found = []
+    for name in POLICIES:
+        kind = algorithm_class(name)
+        summary = (kind.__doc__ or "").strip().partition("\n")[0].removesuffix(".")
+        found.append(Annotated[Train[kind], subcommand(name, description=summary)])
+    return OmitSubcommandPrefixes[reduce(or_, found)]
+
+
+Command = subcommands()

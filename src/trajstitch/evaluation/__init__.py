@@ -1,1 +1,1 @@
-"""Rollouts, scores, off-policy estimates and the simulator check."""
+"""Evaluation of policies and of stitched data: rollouts, scores, off-policy estimates and the simulator check."""

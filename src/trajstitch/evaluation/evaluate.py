@@ -1,52 +1,36 @@
-"""Evaluation: roll policies out in the environment their data names, and keep every episode's return.
+"""Evaluation: roll policies out in the environment that their data names, and score the checkpoints of a run.
 
-Which episodes a process plays, and in which batch, is settled in advance, and each starts from a seed of its own. So
-the returns are the same whatever the number of processes. These import no jax and start in a second or two.
+Which episodes a process plays, and in which batch, is fixed in advance, and each episode starts from a seed of its
+own. So the returns don't depend on the number of processes.
 """
 
-import importlib
 import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 from jaxtyping import Float
-from tyro.conf import Positional, arg
 
 from trajstitch.data import environments, spaces
 from trajstitch.data.environments import normalised
-from trajstitch.data.trajectories import Metadata
+from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.evaluation.processes import evaluators, light_processes
-from trajstitch.evaluation.rollouts import play
+from trajstitch.evaluation.rollouts import Rollout, roll_out
 from trajstitch.evaluation.scores import Summary, last_and_best
 from trajstitch.formats import metadata
 from trajstitch.policies.policy import Policy, checkpoints, load_policies
 from trajstitch.progress import progress
-from trajstitch.storage.atomic import require_free
 from trajstitch.storage.runs import Run, versions
 
 FIRST_SEED = 30_000
-"""Of the environment's first episode; the ladders' checkpoints were chosen and measured on others."""
+"""Seed of the first episode; the built-in policies were chosen and measured on other seeds."""
 TOGETHER = 10
 """Episodes stepped together."""
-
-
-class Rollout(NamedTuple):
-    """What one process does at a time."""
-
-    environment: str
-    """An EnvSpec as JSON."""
-    observation_space: gymnasium.Space | None
-    policy: Policy
-    first_seed: int
-    episodes: int
 
 
 def evaluate(
@@ -56,11 +40,11 @@ def evaluate(
     seed: int = FIRST_SEED,
     processes: int | None = None,
 ) -> Float[np.ndarray, "policies episodes"]:
-    """The return of each policy's episodes; episode i of every policy starts from the seed `seed` + i."""
+    """Return the return of each episode of each policy; episode i of every policy starts from `seed` + i."""
     if episodes < 1 or (processes is not None and processes < 1):
-        raise InputError("the numbers of episodes and of processes must be at least 1")
+        raise InputError("`episodes` and `processes` must be at least 1")
     if seed < 0:
-        raise InputError(f"--seed must not be negative, not {seed}")
+        raise InputError(f"`seed` must not be negative, not {seed}")
     environment = metadata.evaluation_environment or metadata.environment or ""
     require_fitting(policies, metadata)
     rollouts = [
@@ -83,83 +67,54 @@ def evaluate(
 
 
 def require_fitting(policies: Sequence[Policy], metadata: Metadata) -> None:
-    """Raise unless the data's environment can be started here and takes these policies."""
+    """Raise if the data's environment can't be started here or doesn't take these policies."""
     environment = environments.make(metadata)
     observations = spaces.flat_size(metadata.observation_space or environment.observation_space)
-    acted = environment.action_space
+    action_space = environment.action_space
     environment.close()
-    if not isinstance(acted, Box):
-        raise InputError(f"{environments.environment_id(metadata)}: its actions are {acted}, not a Box of numbers")
+    name = environments.environment_id(metadata)
+    if not isinstance(action_space, Box):
+        raise InputError(f"{name}: its actions are {action_space}, not a Box of numbers")
+    actions = int(np.prod(action_space.shape))
     for policy in policies:
-        if not all(np.isfinite(part).all() for layer in policy.layers for part in layer):
+        if not all(np.isfinite(array).all() for array in policy.tensors().values()):
             raise InputError(f"the policy of seed {policy.seed} holds NaN or infinite weights: its training diverged")
-        sizes = len(policy.units.mean), len(policy.units.low)
-        if sizes != (observations, int(np.prod(acted.shape))):
+        if (policy.observation_size, policy.action_size) != (observations, actions):
             raise InputError(
-                f"{environments.environment_id(metadata)} has {observations} observations and "
-                f"{int(np.prod(acted.shape))} actions, but the policy {sizes[0]} and {sizes[1]}"
+                f"{name} has {observations} observations and {actions} actions, but the policy "
+                f"{policy.observation_size} and {policy.action_size}"
             )
-
-
-def roll_out(rollout: Rollout) -> list[float]:
-    lanes = _lanes(rollout.environment, rollout.episodes)
-    space = rollout.observation_space or lanes[0].observation_space
-    acted = lanes[0].action_space
-    assert isinstance(acted, Box)
-
-    def act(observations: np.ndarray) -> np.ndarray:
-        return rollout.policy.act(observations).astype(acted.dtype).reshape(-1, *acted.shape)
-
-    return play(lanes, act, rollout.first_seed, lambda observation: flat(space, observation))
-
-
-def flat(space: gymnasium.Space, observation: Any) -> np.ndarray:
-    """One observation as a row."""
-
-    def at(path: tuple[str, ...]) -> np.ndarray:
-        part = observation
-        for name in path:
-            part = part[name]
-        return np.ravel(part)
-
-    return np.concatenate([at(path) for path, _ in spaces.leaves(space)])
-
-
-@cache
-def _lanes(environment: str, count: int) -> list[gymnasium.Env]:
-    """A process's environments, made once: a reset leaves nothing of the episode before."""
-    return [environments.make(Metadata(environment=environment), disable_env_checker=True) for _ in range(count)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate:
-    """Score the policies of a run."""
+    """How the policies of a run are scored."""
 
-    run: Annotated[Positional[Path], arg(metavar="RUN")]
-    """The folder of a `trajstitch train`."""
     episodes: int = 10
     """Episodes of each policy."""
     seed: int = FIRST_SEED
-    """The first episode's; the others' follow it."""
+    """Seed of the first episode; the next episodes have the next seeds."""
     last: bool = False
-    """The last checkpoint alone."""
+    """Score only the last checkpoint."""
     offline: bool = False
-    """Don't roll out: give what the data alone can tell, as for data that names no environment."""
+    """Don't roll out: estimate from the data alone, as for data that names no environment."""
     estimate_steps: int = 50_000
-    """Without rollouts: gradient steps of fitted-Q evaluation."""
+    """Gradient steps of fitted-Q evaluation, where nothing is rolled out."""
     processes: int | None = None
-    """Worker processes; one a core if not given. The returns do not depend on it."""
+    """Worker processes; one for each core if not given. The returns do not depend on it."""
 
 
-def evaluate_run(config: Evaluate) -> dict[str, Any]:
-    """Evaluate a training's checkpoints; the result, JSON values, is also left in its folder.
+def evaluate_run(folder: Path, config: Evaluate | None = None, data: Trajectories | None = None) -> dict[str, Any]:
+    """Evaluate the checkpoints of a training; return the result as JSON values and write it into the run's folder.
 
-    As scores.json, or as estimate.json where nothing was rolled out.
+    Scores of rollouts are written as scores.json. Where nothing can be rolled out (`needs_data`), estimates from the
+    `data` that the run was trained on are written as estimate.json.
     """
-    run = Run.open(config.run, "train")
+    config = config or Evaluate()
+    run = Run.open(folder, "train")
     found = [load_policies(path) for path in checkpoints(run.folder)[-1 if config.last else 0 :]]
     if not found:
-        raise InputError(f"{run.folder}: holds no checkpoints yet; go on with it by `trajstitch train ... --resume`")
+        raise InputError(f"{run.folder}: holds no checkpoints yet; continue its training with `resume=True`")
     known = stored_metadata(run)
     facts = {
         "seeds": [policy.seed for policy in found[-1]],
@@ -167,8 +122,8 @@ def evaluate_run(config: Evaluate) -> dict[str, Any]:
         "of_steps": run.facts["config"]["steps"],
         "versions": versions(),
     }
-    if config.offline or environments.environment_id(known) is None:
-        result = facts | _from_data(run, found[-1], config.estimate_steps)
+    if needs_data(run, config):
+        result = facts | _from_data(run, found[-1], config.estimate_steps, data)
     else:
         policies = [policy for checkpoint in found for policy in checkpoint]
         returns = evaluate(policies, known, config.episodes, config.seed, config.processes)
@@ -179,8 +134,13 @@ def evaluate_run(config: Evaluate) -> dict[str, Any]:
     return result
 
 
+def needs_data(run: Run, config: Evaluate) -> bool:
+    """Return whether a run is evaluated from its data alone: its data names no environment, or `offline` is set."""
+    return config.offline or environments.environment_id(stored_metadata(run)) is None
+
+
 def conditions(config: Evaluate, known: Metadata) -> dict[str, Any]:
-    """What scores depend on beside the policies: they compare only where these are the same."""
+    """Return what scores depend on beside the policies: they can be compared only if these are the same."""
     return {
         "environment": environments.environment_id(known),
         "environment_spec": json.loads(known.evaluation_environment or known.environment or "null"),
@@ -190,21 +150,20 @@ def conditions(config: Evaluate, known: Metadata) -> dict[str, Any]:
     }
 
 
-def baseline_scores(config: Evaluate, against: Path) -> dict[str, Any]:
-    """The scores of another run, if they compare with those that `config` asks for."""
-    theirs = Run.open(against, "train")
-    known = stored_metadata(Run.open(config.run, "train"))
-    if config.offline or environments.environment_id(known) is None:
-        raise InputError(f"{config.run}: not rolled out, so there are no scores to compare with those of {against}")
+def baseline_scores(folder: Path, config: Evaluate, against: Path) -> dict[str, Any]:
+    """Return the scores of the run `against`, if they can be compared with those that `config` gives in `folder`."""
+    ours, theirs = Run.open(folder, "train"), Run.open(against, "train")
+    if needs_data(ours, config):
+        raise InputError(f"{folder}: not rolled out, so there are no scores to compare with those of {against}")
     if not theirs.has("scores"):
-        raise InputError(f"{against}: has no scores yet: `trajstitch evaluate {against}` gives it some")
+        raise InputError(f"{against}: has no scores yet: run `trajstitch evaluate {against}` first")
     scores = theirs.read_json("scores")
-    for name, ours in conditions(config, known).items():
-        if scores.get(name) != ours:
-            told = "" if name == "environment_spec" else f" ({scores.get(name)}, not {ours})"
+    for name, value in conditions(config, stored_metadata(ours)).items():
+        if scores.get(name) != value:
+            shown = "" if name == "environment_spec" else f" ({scores.get(name)}, not {value})"
             raise InputError(
-                f"{against} was evaluated with another {name.replace('_', ' ')}{told}: scores compare only under the "
-                "same conditions"
+                f"{against} was evaluated with another {name.replace('_', ' ')}{shown}: scores can be compared only "
+                "under the same conditions"
             )
     if scores["steps"] != load_policies(against)[0].steps:
         raise InputError(f"{against} has been trained on since: evaluate it again")
@@ -212,7 +171,7 @@ def baseline_scores(config: Evaluate, against: Path) -> dict[str, Any]:
 
 
 def stored_metadata(run: Run) -> Metadata:
-    """What the run knows about its data, which may be gone."""
+    """Return the metadata of a run's data, which may no longer be there."""
     return metadata.from_json(json.dumps(run.read_json("data")), run.facts["config"]["source"])
 
 
@@ -232,15 +191,15 @@ def _from_rollouts(run: Run, known: Metadata, steps: list[int], returns: np.ndar
     }
 
 
-def _from_data(run: Run, policies: list[Policy], steps: int) -> dict[str, Any]:
-    from trajstitch.benchmark.sources import reload_source
+def _from_data(run: Run, policies: list[Policy], steps: int, data: Trajectories | None) -> dict[str, Any]:
     from trajstitch.evaluation.off_policy import FittedQ, action_errors, estimated_returns, unseen
-    from trajstitch.policies.train import divided
+    from trajstitch.policies.train import split_episodes
 
     if steps < 1:
-        raise InputError(f"--estimate-steps must be at least 1, not {steps}")
-    data = reload_source(run)
-    learned, held = divided(data, run.facts["config"]["top"], run.facts["config"]["hold_out"])
+        raise InputError(f"`estimate_steps` must be at least 1, not {steps}")
+    if data is None:
+        raise InputError(f"{run.folder}: nothing is rolled out, so its `data` is needed to evaluate it")
+    learned, held = split_episodes(data, run.facts["config"]["top"], run.facts["config"]["hold_out"])
     new = np.zeros(0, bool) if held is None else unseen(held, learned)
     errors = action_errors(policies, held, new) if held is not None and new.any() else action_errors(policies, learned)
     method = FittedQ(steps=steps)
@@ -255,47 +214,3 @@ def _from_data(run: Run, policies: list[Policy], steps: int) -> dict[str, Any]:
             "data": logged,
         },
     }
-
-
-def require_video(path: Path, metadata: Metadata) -> None:
-    """Raise where a video of the data's environment can't be written."""
-    needed = ("imageio",) if path.suffix.lower() == ".gif" else ("imageio", "imageio_ffmpeg")
-    try:
-        for name in needed:
-            importlib.import_module(name)
-    except ImportError as error:
-        raise InputError('a video needs imageio with ffmpeg: pip install "trajstitch[video]"') from error
-    environments.make(metadata).close()
-    require_free(path, force=True)
-
-
-def film(policy: Policy, metadata: Metadata, path: Path, seed: int = FIRST_SEED) -> float:
-    """Write one episode as a video (mp4, or gif by its ending), and return its return."""
-    require_video(path, metadata)
-    import imageio
-
-    environment = environments.make(metadata, render_mode="rgb_array")
-    space = metadata.observation_space or environment.observation_space
-    frames, total, ended = [], 0.0, False
-    observation, _ = environment.reset(seed=seed)
-    try:
-        frames.append(environment.render())
-    except Exception as error:  # whatever the graphics library says, it is the same to the user
-        raise InputError(
-            f"{environments.environment_id(metadata)} can't be drawn here ({type(error).__name__}: {error}): on a "
-            "machine without a screen, set MUJOCO_GL=egl or MUJOCO_GL=osmesa and install its library"
-        ) from error
-    acted = environment.action_space
-    while not ended:
-        action = policy.act(flat(space, observation)[None]).reshape(acted.shape).astype(acted.dtype)
-        observation, reward, terminated, truncated, _ = environment.step(action)
-        total, ended = total + float(reward), terminated or truncated
-        frames.append(environment.render())
-    fps = environment.metadata.get("render_fps", 30)
-    environment.close()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix.lower() == ".gif":
-        imageio.mimwrite(path, frames, duration=1000 / fps, loop=0)
-    else:
-        imageio.mimwrite(path, frames, fps=fps, macro_block_size=1)
-    return total

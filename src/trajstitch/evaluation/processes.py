@@ -1,6 +1,6 @@
-"""Worker processes: spawned, light, and ended with the process that started them.
+"""Worker processes: spawned, with one thread each, and ended with the process that started them.
 
-Nothing here imports jax, so a process starts in a second and is safe beside an accelerator's.
+Nothing here imports jax, so that a worker starts in a second and can run beside a process that uses an accelerator.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ SPAWN = multiprocessing.get_context("spawn")  # a forked jax can deadlock
 
 
 def evaluators(processes: int) -> ProcessPoolExecutor:
-    """Processes for `evaluate`; they end with this one, however it ends."""
+    """Return a pool of processes that end with this one, however it ends."""
     return ProcessPoolExecutor(processes, SPAWN, _end_with_parent)
 
 
@@ -32,8 +32,10 @@ def _end_with_parent() -> None:
 
 @contextlib.contextmanager
 def light_processes() -> Iterator[None]:
-    """Processes started within use one BLAS thread, the fastest for networks this small, and don't run the user's
-    script again: a spawned process would, and one without a `__main__` guard would start processes of its own.
+    """Let processes started within use one BLAS thread and not run the user's script.
+
+    One thread is fastest for networks this small. A spawned process runs the user's script again, and a script without
+    a `__main__` guard would start processes of its own.
     """
     main = sys.modules["__main__"]
     hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}

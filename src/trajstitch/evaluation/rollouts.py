@@ -1,12 +1,21 @@
-"""The one loop that plays episodes in an environment."""
+"""Rollouts: the one loop that plays episodes in an environment, and what a worker process plays at a time.
+
+Nothing here imports jax, so that a worker process starts in a second or two.
+"""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Box
 
+from trajstitch.data import environments as registry
+from trajstitch.data import spaces
+from trajstitch.data.trajectories import Metadata
 from trajstitch.errors import InputError
+from trajstitch.policies.policy import Policy
 
 LONGEST = 100_000
 """Steps after which an episode is given up: nothing would end it."""
@@ -17,15 +26,17 @@ def play(
     act: Callable[[np.ndarray], np.ndarray],
     first_seed: int,
     flatten: Callable[[Any], np.ndarray] = np.asarray,
+    each: Callable[[], None] = lambda: None,
 ) -> list[float]:
-    """The return of one episode in each environment, the i-th started from seed `first_seed` + i.
+    """Play one episode in each environment, the i-th from seed `first_seed` + i, and return their returns.
 
     The episodes are stepped together, so that short ones don't count more; finished ones keep their place in the
-    policy's batch, so that no bit depends on them.
+    policy's batch, so that no bit depends on them. `each` is called after the resets and after every step.
     """
     current = np.stack([flatten(env.reset(seed=first_seed + i)[0]) for i, env in enumerate(environments)])
     returns, running = np.zeros(len(environments)), list(range(len(environments)))
     steps = 0
+    each()
     while running:
         steps += 1
         if steps > LONGEST:
@@ -40,4 +51,58 @@ def play(
             returns[i] += float(reward)
             if terminated or truncated:
                 running.remove(i)
+        each()
     return returns.tolist()
+
+
+def play_policy(
+    policy: Policy,
+    environments: Sequence[gymnasium.Env],
+    first_seed: int,
+    observation_space: gymnasium.Space | None = None,
+    each: Callable[[], None] = lambda: None,
+) -> list[float]:
+    """Play one episode of the policy in each environment; observations are flattened as the data's space says."""
+    space = observation_space or environments[0].observation_space
+    action_space = environments[0].action_space
+    assert isinstance(action_space, Box)
+
+    def act(observations: np.ndarray) -> np.ndarray:
+        return policy.act(observations).astype(action_space.dtype).reshape(-1, *action_space.shape)
+
+    return play(environments, act, first_seed, lambda observation: flat(space, observation), each)
+
+
+class Rollout(NamedTuple):
+    """Episodes of one policy that a process plays together."""
+
+    environment: str
+    """An EnvSpec as JSON."""
+    observation_space: gymnasium.Space | None
+    policy: Policy
+    first_seed: int
+    episodes: int
+
+
+def roll_out(rollout: Rollout) -> list[float]:
+    """Play the episodes and return their returns."""
+    environments = _environments(rollout.environment, rollout.episodes)
+    return play_policy(rollout.policy, environments, rollout.first_seed, rollout.observation_space)
+
+
+def flat(space: gymnasium.Space, observation: Any) -> np.ndarray:
+    """Return one observation as a row, its parts in the space's order."""
+
+    def at(path: tuple[str, ...]) -> np.ndarray:
+        part = observation
+        for name in path:
+            part = part[name]
+        return np.ravel(part)
+
+    return np.concatenate([at(path) for path, _ in spaces.leaves(space)])
+
+
+@cache
+def _environments(environment: str, count: int) -> list[gymnasium.Env]:
+    """Return a process's environments, made once: a reset leaves nothing of the episode before."""
+    return [registry.make(Metadata(environment=environment), disable_env_checker=True) for _ in range(count)]

@@ -1,7 +1,7 @@
-"""What evaluations say, and how sure they are.
+"""Statistics of scores over seeds, with confidence intervals.
 
 A score is a seed's mean over its episodes: training is what varies, so the seeds are the sample. Intervals are 95 %
-bootstrap intervals that resample the seeds within each set (Agarwal et al. 2021), and there is none for one seed.
+bootstrap intervals that resample the seeds within each set (Agarwal et al. 2021); one seed has none.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ Seeds = Float[np.ndarray, " seeds"]
 
 
 class Interval(NamedTuple):
-    """An estimate and its bounds; None where there is too little to say."""
+    """An estimate and its bounds; None if there are too few seeds."""
 
     value: float
     low: float | None
@@ -30,7 +30,7 @@ class Interval(NamedTuple):
 
 
 def interquartile_mean(*sets: Seeds) -> Interval:
-    """The mean of the middle half of all seeds' scores on one set or several."""
+    """Return the mean of the middle half of all seeds' scores on one set or several."""
 
     def statistic(*sets: np.ndarray, axis: int) -> np.ndarray:
         return trim_mean(np.concatenate(sets, axis=axis), 0.25, axis=axis)
@@ -39,9 +39,9 @@ def interquartile_mean(*sets: Seeds) -> Interval:
 
 
 def probability_of_improvement(ours: Sequence[Seeds], theirs: Sequence[Seeds]) -> Interval:
-    """How likely a seed of ours scores higher than one of theirs on the same set, a tie counting half.
+    """Return the probability that a seed of ours scores higher than one of theirs on the same set; ties count half.
 
-    Both give the seeds' scores set by set; sets count alike.
+    Both hold the seeds' scores for each set; all sets count the same.
     """
     count = len(ours)
 
@@ -77,10 +77,10 @@ class Summary:
     """The seeds' scores on one set."""
 
     scores: tuple[float, ...]
-    """One a seed."""
+    """One for each seed."""
     mean: float
     std: float | None
-    """Over seeds; None for one seed."""
+    """Standard deviation over seeds; None for one seed."""
     iqm: Interval
 
     @classmethod
@@ -96,5 +96,8 @@ class Summary:
 
 
 def last_and_best(scores: Float[np.ndarray, "checkpoints seeds"]) -> tuple[Summary, Summary]:
-    """The last checkpoint, by which methods are ranked, and each seed's best, which has peeked at the environment."""
+    """Summarise the last checkpoint, by which methods are ranked, and each seed's best.
+
+    The best one is chosen by evaluating in the environment, which offline RL may not do.
+    """
     return Summary.of(scores[-1]), Summary.of(scores.max(0))

@@ -1,8 +1,8 @@
-"""What the environment itself would do: set the simulator to an observed state, act, and look.
+"""Replay steps in the simulator: set it to an observed state, take the action, and return what happens.
 
-This is how real a stitched step is, told by the one judge that no model can fool. It works for MuJoCo tasks whose
-observation is the simulator's positions and velocities, the position along the track left out: Hopper, Walker2d,
-HalfCheetah, Swimmer and their like.
+This measures how real a stitched step is without any model. It works for MuJoCo tasks whose observation is the
+simulator's positions and velocities, without the position along the track: Hopper, Walker2d, HalfCheetah, Swimmer and
+similar ones.
 """
 
 import json
@@ -25,12 +25,12 @@ CHUNK = 2_000
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the simulator did, step by step."""
+    """What the simulator did in each step."""
 
     next_observations: Float[np.ndarray, "steps observation"]
     rewards: Float[np.ndarray, " steps"]
     known: Bool[np.ndarray, " steps"]
-    """Whether the state could be rebuilt exactly: a velocity that the observation clips can't."""
+    """Whether the state could be rebuilt exactly, which it can't be if the observation clips a velocity."""
 
 
 def replay(
@@ -42,7 +42,9 @@ def replay(
     """Take each action in the state that its observation shows."""
     spec = metadata.evaluation_environment or metadata.environment
     if spec is None:
-        raise InputError(f"{metadata.source or metadata.name}: names no environment, so no simulator can be asked")
+        raise InputError(
+            f"{metadata.source or metadata.name}: names no environment, so there is no simulator to replay in"
+        )
     _rebuildable(environments.make(metadata), observations.shape[1])
     chunks = [slice(start, start + CHUNK) for start in range(0, max(len(actions), 1), CHUNK)]
     work = [(spec, observations[chunk], actions[chunk]) for chunk in chunks]
@@ -50,7 +52,7 @@ def replay(
     with (
         light_processes(),
         SPAWN.Pool(min(processes or os.cpu_count() or 1, len(work))) as pool,
-        progress("Asking the simulator", len(actions)) as advance,
+        progress("Replaying in the simulator", len(actions)) as advance,
     ):
         for part in pool.imap(_replay, work):
             parts.append(part)
@@ -59,7 +61,7 @@ def replay(
 
 
 def _rebuildable(environment: Any, size: int) -> Any:
-    """The bare simulator, if an observation of this size shows its whole state; else an error that says why not."""
+    """Return the bare simulator; raise if an observation of this size doesn't show its whole state."""
     bare = environment.unwrapped
     name = environment.spec.id if environment.spec else type(bare).__name__
     if not hasattr(bare, "set_state") or not hasattr(bare, "model"):
@@ -87,7 +89,7 @@ def _replay(work: tuple[str, np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.nd
     following, rewards = np.empty_like(observations), np.empty(len(actions))
     known = np.empty(len(actions), bool)
     for step, (observation, action) in enumerate(zip(observations, actions, strict=True)):
-        # Nothing of the step before may linger, such as the solver's warm start.
+        # Nothing of the step before may remain, such as the solver's warm start.
         mj_resetData(bare.model, bare.data)
         bare.set_state(np.concatenate(([0.0], observation[: positions - 1])), observation[positions - 1 :])
         known[step] = np.array_equal(bare._get_obs(), observation) and not _clipped(spec, observation[positions - 1 :])
@@ -96,5 +98,5 @@ def _replay(work: tuple[str, np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.nd
 
 
 def _clipped(spec: str, velocities: np.ndarray) -> bool:
-    """Hopper and Walker2d show velocities of at most 10; whoever shows just that may have been faster."""
+    """Return whether a velocity may be clipped: Hopper and Walker2d show at most 10."""
     return not json.loads(spec)["id"].startswith("HalfCheetah") and bool((np.abs(velocities) >= 10).any())

@@ -95,9 +95,9 @@ class Measure:
         return Collect(name, self.transitions, self.seed)
 
     def algorithm(self, method: str) -> "Algorithm":
-        from trajstitch.policies.train import POLICIES
+        from trajstitch.policies import algorithm_class
 
-        made = POLICIES[METHODS[method].policy]()
+        made = algorithm_class(METHODS[method].policy)()
         names = [name for name in ("steps", "value_steps") if hasattr(made, name)]
         return made if self.steps is None else replace(made, **{n: min(self.steps, getattr(made, n)) for n in names})
 

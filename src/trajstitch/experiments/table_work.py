@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from trajstitch import formats
@@ -183,7 +183,7 @@ class Work:
         seconds = round(before + time.monotonic() - began, 1)
         facts = {"seconds": seconds, "together": len(seeds) * len(data), "commits": sorted(commits)}
         for name, policies in zip(data, found, strict=True):
-            save_policies([replace(one, config=one.config | facts) for one in policies], self._policies(name))
+            save_policies(policies, self._policies(name), policies[0].config | facts)
         path.unlink(missing_ok=True)
 
     @contextmanager

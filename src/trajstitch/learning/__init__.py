@@ -1,1 +1,1 @@
-"""The one training loop, the buffer it draws from, and the networks."""
+"""The one training loop, the buffer it draws from, networks, losses, and bounds of settings."""

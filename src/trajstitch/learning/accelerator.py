@@ -1,8 +1,8 @@
-"""An accelerator's compiled programs are kept, so that it starts fast and gives the same bits in every process.
+"""Where JAX keeps the programs it compiles for a GPU, so that they start fast and give the same bits every time.
 
-XLA tries several kernels for each matrix product on the GPU and takes the fastest, so another process may choose
-otherwise, and round otherwise. Once kept, the choice holds for the machine, and nothing is compiled twice. On the CPU
-nothing is chosen by time, so nothing is kept.
+On a GPU, XLA tries several kernels for each matrix product and takes the fastest, so two processes may choose
+different ones and round differently. With the programs kept, the choice is made once for a machine, and nothing is
+compiled twice. On the CPU nothing is chosen by time, so nothing is kept.
 """
 
 import os
@@ -12,14 +12,14 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 VARIABLE = "JAX_COMPILATION_CACHE_DIR"
-"""JAX's own: whoever sets it has the say, and `JAX_ENABLE_COMPILATION_CACHE=0` keeps nothing."""
+"""JAX's own variable. If it is set, it is respected; `JAX_ENABLE_COMPILATION_CACHE=0` keeps nothing."""
 
 
 def keep_programs() -> None:
-    """Tell JAX where to keep what it compiles for a GPU, unless it has been told."""
-    jax = sys.modules.get("jax")  # which, if it is there, has read its environment already
-    told = os.environ.get(VARIABLE) or getattr(getattr(jax, "config", None), "jax_compilation_cache_dir", None)
-    if told or not _has_plugin():
+    """Tell JAX where to keep what it compiles for a GPU, if the user has not set a folder."""
+    jax = sys.modules.get("jax")  # if it is imported already, it has read its environment
+    given = os.environ.get(VARIABLE) or getattr(getattr(jax, "config", None), "jax_compilation_cache_dir", None)
+    if given or not _has_plugin():
         return
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -31,7 +31,7 @@ def keep_programs() -> None:
 
 
 def _has_plugin() -> bool:
-    """Whether JAX is installed for a GPU."""
+    """Return whether JAX is installed for a GPU."""
     plugins = find_spec("jax_plugins")
     places = None if plugins is None else plugins.submodule_search_locations
     return any(module.name.startswith(("xla_cuda", "xla_rocm")) for module in iter_modules(places or []))

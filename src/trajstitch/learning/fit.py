@@ -1,7 +1,7 @@
-"""The one training loop: every model and every policy is fitted by it.
+"""The one training loop, which fits every model and every policy.
 
 An algorithm is a frozen config that lists its objectives: a loss, the optimiser that lowers it, and the part of
-the model that the optimiser moves. One step draws a batch and goes through the objectives in turn:
+the model that the optimiser moves. One step draws a batch and takes the objectives in turn:
 
     dynamics, CVAE, BC     one objective
     twin V                 one objective, then the target networks follow
@@ -9,15 +9,15 @@ the model that the optimiser moves. One step draws a batch and goes through the 
     TD3+BC                 the critics at every step, the actor at every second, then the targets follow
 
 Many members (an ensemble, seeds, the same on several data sets) train together along a leading axis of the model.
-What a member learns depends on its own key and its own rows of the data alone: step n draws from `fold_in(key, n)`,
-so neither the chunks (of whole periods, where objectives alternate), nor an interruption, nor the number of members,
-nor what data stands before or after its own changes a bit. On the CPU, where a vmap is no faster and would round
-differently, one program trains a member, and each member in turn; elsewhere they are one vmap.
+What a member learns depends only on its own key and its own rows of the data: step n draws from `fold_in(key, n)`.
+So no bit depends on the length of the chunks (where objectives alternate, in whole periods), on an interruption, on
+the number of members, or on the other data in the buffer. On the CPU, where a vmap is no faster and would round
+differently, one program trains one member, and members take turns; elsewhere they are one vmap.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import equinox as eqx
@@ -36,12 +36,13 @@ Loss = Callable[[Any, Any, PRNGKeyArray], tuple[Float[Array, ""], Metrics]]
 
 
 def itself(model: Any) -> Any:
+    """Return the argument."""
     return model
 
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss and who lowers it."""
+    """A loss, the optimiser that lowers it, and what the optimiser moves."""
 
     loss: Loss
     """(model, batch, key) to (loss, metrics); the model is one member's."""
@@ -49,13 +50,13 @@ class Objective:
     moves: Callable[[Any], Any] = itself
     """The part of the model (or tuple of parts) whose arrays the optimiser moves."""
     every: int = 1
-    """Take this objective's step at every n-th step of the loop."""
+    """Take this objective's step at every n-th step of the loop; 1 is each."""
     then: Callable[[Any], Any] = itself
-    """What follows its step: model to model, such as a target network's move."""
+    """Change the model after this objective's step, such as by moving target networks."""
 
 
 class Algorithm(Protocol):
-    """A config: frozen and hashable, so that equal configs share one compiled loop."""
+    """What `fit` trains: a config that is frozen and hashable, so that equal configs share one compiled loop."""
 
     @property
     def steps(self) -> int: ...
@@ -67,14 +68,14 @@ class Algorithm(Protocol):
 
 
 class State(eqx.Module):
-    """Everything that training needs to go on: save it, load it, and `fit` continues to the same bits."""
+    """Everything that training needs to continue: save it, load it, and `fit` continues to the same bits."""
 
     model: Any
     """The members' models, stacked along a leading axis."""
     optimisers: tuple[Any, ...]
-    """Each objective's optimiser state, stacked likewise."""
+    """Each objective's optimiser state, stacked in the same way."""
     keys: PRNGKeyArray
-    """One key a member."""
+    """One key for each member."""
     step: Integer[Array, ""]
     best: Any
     """The models with the lowest held-out loss so far."""
@@ -84,17 +85,17 @@ class State(eqx.Module):
 
 @eqx.filter_jit
 def stack(members: list[Any]) -> Any:
-    """Models with one leading axis, as `begin` takes them."""
+    """Stack models along a new leading axis, as `begin` takes them."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *members)
 
 
 def member(models: Any, index: int | slice | np.ndarray) -> Any:
-    """One of the stacked models, or several by a slice or an array of indices."""
+    """Return one of the stacked models, or several by a slice or an array of indices."""
     return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, models)
 
 
 def begin(algorithm: Algorithm, models: Any, keys: PRNGKeyArray) -> State:
-    """The state before the first step; `models` are stacked, with one key a member."""
+    """Return the state before the first step; `models` are stacked, with one key for each member."""
     return State(
         model=models,
         optimisers=_optimisers(algorithm, models),
@@ -108,6 +109,10 @@ def begin(algorithm: Algorithm, models: Any, keys: PRNGKeyArray) -> State:
 
 @eqx.filter_jit
 def _optimisers(algorithm: Algorithm, models: Any) -> tuple[Any, ...]:
+    """Return each objective's optimiser state."""
+    if not algorithm.objectives():
+        return ()  # nothing to vmap over, if the model has no arrays either
+
     def of_member(model: Any) -> tuple[Any, ...]:
         return tuple(
             objective.optimiser.init(eqx.filter(objective.moves(model), eqx.is_inexact_array))
@@ -121,62 +126,62 @@ def fit(
     algorithm: Algorithm,
     state: State,
     data: Any,
-    ranges: Slices | None = None,
+    slices: Slices | None = None,
     held_out: Any = None,
     patience: int | None = None,
     every: int = 1000,
     title: str = "training",
     each: Callable[[State, dict[str, float]], None] | None = None,
 ) -> State:
-    """Train from where `state` stands to the algorithm's last step.
+    """Train from the step of `state` to the algorithm's last step.
 
-    `data` is a pytree of arrays whose first axis is drawn from: all of it by every member, unless `ranges` say
-    otherwise. With `held_out` data of the same form, the first objective's loss on it decides which parameters `best`
-    keeps, and a member that has not improved for `patience` steps keeps no later ones; when all have, training ends.
-    `every` so many steps the held-out loss is taken, progress shown and `each` called with the state and the mean
-    metrics.
+    `data` is a pytree of arrays whose first axis is drawn from: each member draws from its slice, or from all of it if
+    no `slices` are given. With `held_out` data of the same form, `best` keeps the parameters with the lowest loss (the
+    first objective's) on it; a member that has not improved for `patience` steps keeps no later ones, and training
+    ends when none has. After each `every` steps, the held-out loss is computed, progress is shown and `each` is called
+    with the state and the mean metrics.
     """
     rows, members = len(jax.tree.leaves(data)[0]), len(state.keys)
-    ranges = Slices(np.zeros(members, int), np.full(members, rows)) if ranges is None else ranges
-    if np.min(ranges.rows) == 0:
+    slices = Slices(np.zeros(members, int), np.full(members, rows)) if slices is None else slices
+    if np.min(slices.rows) == 0:
         raise InputError(f"{title}: there is nothing to train on")
-    assert len(ranges.rows) == members
-    assert np.max(ranges.first + ranges.rows) <= rows
-    ranges = Slices(*(jnp.asarray(part, jnp.int32) for part in ranges))
+    assert len(slices.rows) == members
+    assert np.max(slices.first + slices.rows) <= rows
+    slices = Slices(*(jnp.asarray(part, jnp.int32) for part in slices))
     data, held_out = jax.device_put((padded(data), held_out))
     done = int(state.step)
     patience = algorithm.steps if patience is None else patience
     with progress(title, max(algorithm.steps - done, 0), "steps") as advance:
         while done < algorithm.steps:
             length = min(every - done % every, algorithm.steps - done)
-            state, metrics = _advance(algorithm, state, data, ranges, done, length)
+            state, metrics = _advance(algorithm, state, data, slices, done, length)
             done += length
             if held_out is not None:
                 state = _keep_best(algorithm, state, held_out, patience)
                 metrics["held_out"] = state.best_loss
             shown = {name: float(np.mean(value)) for name, value in jax.device_get(metrics).items()}
             if not all(map(math.isfinite, shown.values())):
-                told = ", ".join(f"{name} {value:g}" for name, value in shown.items())
+                found = ", ".join(f"{name} {value:g}" for name, value in shown.items())
                 raise InputError(
-                    f"{title}: diverged before step {done:,} ({told}): try a smaller learning rate, or look for "
-                    "extreme values in the data by `trajstitch inspect`"
+                    f"{title}: diverged before step {done:,} ({found}): try a smaller learning rate, or look for "
+                    "extreme values in the data with `trajstitch inspect`"
                 )
             advance(length, **{name: shown[name] for name in ("held_out", "loss") if name in shown})
             if each is not None:
                 each(state, shown)
             if held_out is not None and bool(jnp.all(done - state.best_step >= patience)):
                 break
-    return state if held_out is not None else eqx.tree_at(lambda state: state.best, state, state.model)
+    return state if held_out is not None else replace(state, best=state.model)
 
 
 def _advance(
-    algorithm: Algorithm, state: State, data: Any, ranges: Slices, done: int, length: int
+    algorithm: Algorithm, state: State, data: Any, slices: Slices, done: int, length: int
 ) -> tuple[State, Metrics]:
     phase = done % period(algorithm)
-    members = (state.model, state.optimisers, state.keys, ranges)
+    members = (state.model, state.optimisers, state.keys, slices)
     if jax.default_backend() == "cpu":
-        # A loop over members within the program would be compiled, fused and so rounded differently with their number.
-        # Dispatched one by one, they run side by side where cores are free.
+        # A loop over members within the program would be compiled, fused and so rounded differently for each number of
+        # members. Dispatched one by one, they run in parallel if there are free cores.
         parts = _apart(members, len(state.keys)) if len(state.keys) > 1 else [members]
         moved = [_chunk(algorithm, part, state.step, data, phase, length) for part in parts]
         (model, optimisers), metrics = _together(moved) if len(moved) > 1 else moved[0]
@@ -188,18 +193,18 @@ def _advance(
 
 @eqx.filter_jit
 def _apart(members: Any, count: int) -> list[Any]:
-    """Each member, with a leading axis of one."""
+    """Return each member with a leading axis of length one."""
     return [jax.tree.map(lambda leaf: leaf[i : i + 1] if eqx.is_array(leaf) else leaf, members) for i in range(count)]  # noqa: B023
 
 
 @eqx.filter_jit
 def _together(parts: list[Any]) -> Any:
-    """The inverse of `_apart`."""
+    """Return the members in one; the inverse of `_apart`."""
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves) if eqx.is_array(leaves[0]) else leaves[0], *parts)
 
 
 def period(algorithm: Algorithm) -> int:
-    """Steps after which the same objectives are due again."""
+    """Return the number of steps after which the same objectives are due again."""
     return math.lcm(*(objective.every for objective in algorithm.objectives()))
 
 
@@ -212,12 +217,12 @@ def _chunk(
     phase: int,
     length: int,
 ) -> tuple[tuple[Any, Any], Metrics]:
-    """`length` steps of every member; `first` is the number of the first, and `phase` what is left of it by period.
+    """Take `length` steps of every member; `first` is the number of the first, `phase` its place within a period.
 
     The loop's body is a whole period, in which each step's objectives are known: deciding within the loop would copy
-    the whole model at each step, and keep the CPU from running what is independent side by side.
+    the whole model at each step, and keep the CPU from running independent parts in parallel.
     """
-    *trained, keys, ranges = members
+    *trained, keys, slices = members
     steps = first + jnp.arange(length)
     arrays, static = eqx.partition(tuple(trained), eqx.is_array)
     cycle = period(algorithm)
@@ -231,7 +236,7 @@ def _chunk(
         drawn = inside + own.first
 
         def some(arrays: Any, now: tuple[PRNGKeyArray, Array], phase: int) -> tuple[Any, tuple[Metrics, ...]]:
-            """A few steps, one by one; their metrics are summed."""
+            """Take a few steps, one by one, and sum their metrics."""
             model, optimisers = eqx.combine(arrays, static)
             found: list[Any] = []
             for number, (key, index) in enumerate(zip(*now, strict=True)):
@@ -257,10 +262,10 @@ def _chunk(
         return arrays, jax.tree.map(lambda *values: sum(values), *sums)
 
     if len(keys) == 1:
-        one = train(*jax.tree.map(lambda leaf: leaf[0], (arrays, keys, ranges)))
+        one = train(*jax.tree.map(lambda leaf: leaf[0], (arrays, keys, slices)))
         arrays, sums = jax.tree.map(lambda leaf: leaf[None], one)
     else:
-        arrays, sums = jax.vmap(train)(arrays, keys, ranges)
+        arrays, sums = jax.vmap(train)(arrays, keys, slices)
     metrics: Metrics = {}
     for objective, total in zip(algorithm.objectives(), sums, strict=True):
         count = max(sum(_due(objective, phase + step) for step in range(length)), 1)
@@ -269,6 +274,7 @@ def _chunk(
 
 
 def _due(objective: Objective, number: int) -> bool:
+    """Return whether the objective takes a step at this step of the loop."""
     return (number + 1) % objective.every == 0
 
 
@@ -305,11 +311,11 @@ def _keep_best(algorithm: Algorithm, state: State, held_out: Any, patience: int)
     arrays, static = eqx.partition(state.model, eqx.is_array)
     loss = algorithm.objectives()[0].loss
 
-    def judge(one: tuple[Any, PRNGKeyArray]) -> Array:
+    def held_out_loss(one: tuple[Any, PRNGKeyArray]) -> Array:
         return loss(eqx.combine(one[0], static), held_out, one[1])[0]
 
     members = (arrays, state.keys)
-    found = jax.lax.map(judge, members) if jax.default_backend() == "cpu" else jax.vmap(judge)(members)
+    found = jax.lax.map(held_out_loss, members) if jax.default_backend() == "cpu" else jax.vmap(held_out_loss)(members)
     waiting = state.step - state.best_step <= patience
     better = waiting & (found < state.best_loss)
 

@@ -1,25 +1,26 @@
-"""What a fitted model is worth, measured on steps it was not fitted to."""
+"""Fit report: how well a model predicts steps it was not fitted to, and whether it beats its baseline."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class FitReport:
-    """A model's marks, and whether it beats a guess that has learned nothing."""
+    """A model's held-out metrics, and whether it predicts better than its baseline."""
 
     model: str
-    learned: bool
-    facts: dict[str, float]
-    """Named measures, such as `log_likelihood` beside `baseline`."""
+    beats_baseline: bool
+    metrics: dict[str, float]
+    """Metrics by name, such as `log_likelihood` beside `baseline`."""
 
     def __str__(self) -> str:
-        facts = ", ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in self.facts.items())
-        return f"{self.model}: {facts}{'' if self.learned else ' (it learned nothing)'}"
+        metrics = ", ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in self.metrics.items())
+        return f"{self.model}: {metrics}{'' if self.beats_baseline else ' (no better than its baseline)'}"
 
 
 def explained(error: float, baseline: float, size: float = 0.01) -> float:
-    """R²: the share of the baseline's squared error that is gone.
+    """Return R²: the share of the baseline's squared error that a model removes.
 
-    Of a constant, next to the mean square `size` of what is predicted, it is 1 if it is met to a hundredth, and else 0.
+    Where the target is a constant, so that the baseline has no error, R² is 1 if the model's error is below a
+    hundredth of the target (whose mean square is `size`), and 0 if not.
     """
     return 1 - error / baseline if baseline > 1e-12 * size else float(error <= 1e-4 * size)

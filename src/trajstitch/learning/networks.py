@@ -1,4 +1,4 @@
-"""The multilayer perceptron that every network of the project is made of, and normalisers as models hold them."""
+"""The multilayer perceptron that every network of the project is made of, and normalisers as JAX arrays."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from trajstitch.data.normalise import Normaliser
 class MLP(eqx.Module):
     """Linear layers with ReLU between them, applied to the last axis of any batch.
 
-    Weights are (in, out), so that a batch needs no vmap. They start as PyTorch's do, uniform within
+    Weights are (in, out), so that a batch needs no vmap. They are initialised as PyTorch does, uniformly within
     ±1/√in, which the published hyper-parameters of offline RL assume.
     """
 
@@ -24,7 +24,7 @@ class MLP(eqx.Module):
 
     def __init__(self, inputs: int, hidden: Sequence[int], outputs: int, key: PRNGKeyArray) -> None:
         shapes = list(pairwise([inputs, *hidden, outputs]))
-        # One draw for all layers compiles in a fraction of the time of one for each.
+        # One draw for all layers compiles in a fraction of the time that one for each takes.
         counts = [count for rows, columns in shapes for count in (rows * columns, columns)]
         draws = jax.random.uniform(key, (sum(counts),), minval=-1, maxval=1)
         pieces = iter(jnp.split(draws, list(accumulate(counts))[:-1]))

@@ -1,11 +1,11 @@
-"""IQL (Kostrikov et al. 2021): the best of the data's own actions, by an expectile of Q, cloned by advantage.
+"""IQL (Kostrikov et al. 2021): V is an expectile of Q over the logged actions, which are cloned by their advantage.
 
-No value is ever asked for an action that isn't in the data. As published for MuJoCo: observations as they are,
-rewards scaled so that returns span 1000, a Gaussian actor with one standard deviation a dimension, of which the
-mean acts.
+Q is never evaluated at an action that isn't in the data. As published for MuJoCo: observations as they are, rewards
+scaled so that returns span 1000, a Gaussian actor with one standard deviation for each dimension, whose mean acts.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import equinox as eqx
 import jax
@@ -18,19 +18,26 @@ from trajstitch.data.normalise import ROUNDING
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import Transitions
 from trajstitch.errors import InputError
+from trajstitch.learning.bounds import Bounds
 from trajstitch.learning.fit import Metrics, Objective
 from trajstitch.learning.losses import log_density
 from trajstitch.learning.networks import MLP
+from trajstitch.policies.algorithm import deploy_actor
+from trajstitch.policies.policy import NetworkPolicy
 from trajstitch.policies.td3 import Actor, Critics, critic_error, networks, towards
-from trajstitch.policies.training_data import Problem, Sizes, in_units, units
+from trajstitch.policies.training_data import Sizes, TrainingData, normalised_steps, policy_normaliser
 
 RETURN_SPAN = 1000.0
 """From the worst return to the best, after scaling."""
 LOG_STD = (-5.0, 2.0)
+"""Bounds of the actor's log standard deviation."""
 HIGHEST_WEIGHT = 100.0
+"""Weights of logged actions are clipped here, as published."""
 
 
 class Model(eqx.Module):
+    """Actor, value and critics, and the target critics."""
+
     actor: Actor
     log_std: Float[Array, " action"]
     value: MLP
@@ -38,47 +45,52 @@ class Model(eqx.Module):
     target_critics: Critics
 
     def advantage(self, batch: Transitions) -> Float[Array, " batch"]:
-        """min Q'(s, a) − V(s)."""
+        """Return min Q'(s, a) − V(s)."""
         found = self.target_critics(batch.observation, batch.action).min(0)
         return found - self.value(batch.observation)[..., 0]
 
 
 @dataclass(frozen=True)
 class IQL:
-    steps: int = 1_000_000
+    """Implicit Q-learning (Kostrikov et al. 2021)."""
+
+    policy_class = NetworkPolicy
+    deploy = staticmethod(deploy_actor)
+
+    steps: Annotated[int, Bounds(1)] = 1_000_000
     """Gradient steps."""
-    expectile: float = 0.7
-    """Which expectile of Q over the data's actions V is; 0.5 is the mean, 1 the maximum (τ)."""
-    temperature: float = 3.0
+    expectile: Annotated[float, Bounds(0, 1)] = 0.7
+    """Expectile of Q over the logged actions that V estimates: 0.5 is the mean, 1 the maximum (τ)."""
+    temperature: Annotated[float, Bounds(0)] = 3.0
     """How sharply cloning prefers better actions: their weight is exp(temperature × advantage) (β)."""
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: Annotated[tuple[int, ...], Bounds(1)] = (256, 256)
     """Widths of the hidden layers of actor, critics and value."""
-    learning_rate: float = 3e-4
-    """Adam's step size; the actor's falls to nothing along a cosine."""
-    batch_size: int = 256
+    learning_rate: Annotated[float, Bounds(0)] = 3e-4
+    """Adam's step size; the actor's decays to zero along a cosine."""
+    batch_size: Annotated[int, Bounds(1)] = 256
     """Logged steps in a gradient step."""
     standardise: bool = False
     """Standardise observations; the published method does not."""
     scale_rewards: bool = True
-    """Normaliser rewards so that the returns span 1000."""
-    discount: float = 0.99
-    """What a reward is worth one step later (γ)."""
-    target_rate: float = 0.005
-    """How far the target critics move towards the trained ones at each step."""
+    """Scale rewards so that the returns span 1000."""
+    discount: Annotated[float, Bounds(0, 1)] = 0.99
+    """Discount of a reward one step later (γ)."""
+    target_rate: Annotated[float, Bounds(0, 1)] = 0.005
+    """Share of the way that the target critics move to the trained ones at each step."""
 
-    def problem(self, data: Trajectories) -> Problem:
-        made = units(data, self.standardise)
+    def training_data(self, data: Trajectories) -> TrainingData:
+        normaliser = policy_normaliser(data, self.standardise)
         scale = 1.0
         if self.scale_rewards:
             returns = data.returns[data.lengths > 0].astype(np.float64)
             span = float(np.ptp(returns))
             if span <= ROUNDING * np.abs(returns).max():
                 raise InputError(
-                    f"{data.metadata.source or data.metadata.name}: every episode has the return {returns[0]:g}, "
-                    "so rewards can't be scaled by the span of returns: leave them as they are by --no-scale-rewards"
+                    f"{data.metadata.source or data.metadata.name}: every episode has the return {returns[0]:g}, so "
+                    "rewards can't be scaled by the span of returns: leave them as they are with `scale_rewards=False`"
                 )
             scale = RETURN_SPAN / span
-        return Problem(made, in_units(data, made, scale))
+        return TrainingData(normaliser, normalised_steps(data, normaliser, scale))
 
     def init(self, key: PRNGKeyArray, sizes: Sizes) -> Model:
         key, value_key = jax.random.split(key)

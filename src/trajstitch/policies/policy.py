@@ -1,7 +1,8 @@
-"""A trained policy as plain arrays: it acts with NumPy alone, wherever it is deployed.
+"""Policies as they are deployed: they act with NumPy alone, wherever they run.
 
-A checkpoint is one safetensors file that holds the policies of every seed, the units they work in and, as its
-metadata, the configuration they were trained with:
+A checkpoint is one safetensors file that holds the policies of every seed of a training, with the seeds, the gradient
+steps and the configuration as its metadata. Any kind of policy can be in it: each says which tensors it is made of.
+A `NetworkPolicy` has these:
 
     SEED/LAYER/weight, SEED/LAYER/bias   the network, weights (in, out)
     mean, std                            of observations: the network sees (observation − mean) / std
@@ -13,13 +14,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from jaxtyping import Float
 
+from trajstitch.data.normalise import Normaliser
 from trajstitch.errors import InputError
+from trajstitch.policies import POLICIES, algorithm_class
 from trajstitch.storage.tensors import read_tensors, save_tensors
+
+Tensors = dict[str, np.ndarray]
 
 Layers = list[tuple[np.ndarray, np.ndarray]]
 """The policy network: weights (in, out) and biases (out,), float32, first layer first."""
@@ -28,8 +33,45 @@ LOG_STD = (-5.0, 1.0)
 """Bounds of a Gaussian policy's log standard deviation, for actions within ±1."""
 
 
-class Units(NamedTuple):
-    """What the data's numbers are to a policy: observations it may standardise, actions within ±1."""
+class Policy(Protocol):
+    """One seed's trained policy: all that evaluation and checkpoints need of it."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def steps(self) -> int:
+        """Gradient steps it was trained for."""
+        ...
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What it was trained with; `policy` is the name of its algorithm."""
+        ...
+
+    @property
+    def observation_size(self) -> int: ...
+    @property
+    def action_size(self) -> int: ...
+
+    def act(self, observation: Float[np.ndarray, "*rows observation"]) -> Float[np.ndarray, "*rows action"]:
+        """Return the action for an observation, or for each of a batch; the same one every time."""
+        ...
+
+    def tensors(self) -> Tensors:
+        """Return the arrays it is made of, by name.
+
+        All seeds share one file: start the names of arrays that differ between seeds with `SEED/`.
+        """
+        ...
+
+    @classmethod
+    def from_tensors(cls, tensors: Tensors, seed: int, steps: int, config: dict[str, Any]) -> Self:
+        """Rebuild the policy of this seed from the tensors of a file. Raise KeyError if any is missing."""
+        ...
+
+
+class PolicyNormaliser(NamedTuple):
+    """How a policy sees data: observations standardised (or as they are), actions scaled to ±1."""
 
     mean: Float[np.ndarray, " observation"]
     std: Float[np.ndarray, " observation"]
@@ -37,76 +79,102 @@ class Units(NamedTuple):
     high: Float[np.ndarray, " action"]
 
     def observe(self, observation: np.ndarray) -> Float[np.ndarray, "*rows observation"]:
-        return ((observation - self.mean) / self.std).astype(np.float32)
+        """Return observations as the policy sees them."""
+        return Normaliser(self.mean, self.std).apply(observation).astype(np.float32)
 
     def to_unit(self, action: np.ndarray) -> Float[np.ndarray, "*rows action"]:
-        return ((action - self._centre) / self._reach).astype(np.float32)
+        """Scale actions from their bounds to ±1."""
+        return self._actions.apply(action).astype(np.float32)
 
     def from_unit(self, action: np.ndarray) -> Float[np.ndarray, "*rows action"]:
+        """Scale actions from ±1 to their bounds."""
         # Rounding may go beyond an asymmetric bound by a bit, which strict environments refuse.
-        return np.clip((self._centre + self._reach * action).astype(np.float32), self.low, self.high)
+        return np.clip(self._actions.undo(action).astype(np.float32), self.low, self.high)
 
     @property
-    def _centre(self) -> np.ndarray:
-        return (self.high + self.low) / 2
-
-    @property
-    def _reach(self) -> np.ndarray:
-        return (self.high - self.low) / 2
+    def _actions(self) -> Normaliser:
+        return Normaliser((self.high + self.low) / 2, (self.high - self.low) / 2)
 
 
 @dataclass(frozen=True, eq=False)
-class Policy:
-    """One seed's policy."""
+class NetworkPolicy:
+    """A deterministic or Gaussian policy: a ReLU network with tanh outputs."""
 
     layers: Layers = field(repr=False)
-    units: Units = field(repr=False)
+    normaliser: PolicyNormaliser = field(repr=False)
     seed: int = 0
     steps: int = 0
     """Gradient steps it was trained for."""
     config: dict[str, Any] = field(default_factory=dict)
     """What it was trained with."""
 
+    @property
+    def observation_size(self) -> int:
+        return len(self.normaliser.mean)
+
+    @property
+    def action_size(self) -> int:
+        return len(self.normaliser.low)
+
     def act(self, observation: Float[np.ndarray, "*rows observation"]) -> Float[np.ndarray, "*rows action"]:
-        """The action for an observation, or for each of a batch."""
-        return self.units.from_unit(self._outputs(observation)[..., : len(self.units.low)])
+        """Return the action for an observation, or for each of a batch; a Gaussian policy's is its mean."""
+        return self.normaliser.from_unit(self._outputs(observation)[..., : self.action_size])
 
     def log_density(
         self, observation: Float[np.ndarray, "*rows observation"], action: Float[np.ndarray, "*rows action"]
     ) -> Float[np.ndarray, "*rows"]:
-        """log π(a|s) of a Gaussian policy."""
-        outputs, actions = self._outputs(observation), len(self.units.low)
+        """Return log π(a|s) of a Gaussian policy."""
+        outputs, actions = self._outputs(observation), self.action_size
         if outputs.shape[-1] == actions:
-            raise InputError("the policy is deterministic and has no density: train with --gaussian")
+            raise InputError("the policy is deterministic and has no density: train with `gaussian=True`")
         low, high = LOG_STD
         log_std = low + (high - low) / 2 * (outputs[..., actions:] + 1)
-        away = (self.units.to_unit(action) - outputs[..., :actions]) / np.exp(log_std)
-        widths = np.log((self.units.high - self.units.low) / 2).sum()
+        away = (self.normaliser.to_unit(action) - outputs[..., :actions]) / np.exp(log_std)
+        widths = np.log((self.normaliser.high - self.normaliser.low) / 2).sum()
         return -(0.5 * away**2 + log_std).sum(-1) - actions * 0.5 * math.log(2 * math.pi) - widths
+
+    def tensors(self) -> Tensors:
+        """Return the normaliser, which all seeds share, and the layers."""
+        return self.normaliser._asdict() | named(self.layers, f"{self.seed}/")
+
+    @classmethod
+    def from_tensors(cls, tensors: Tensors, seed: int, steps: int, config: dict[str, Any]) -> Self:
+        """Rebuild the policy of this seed."""
+        normaliser = PolicyNormaliser(*(tensors[name] for name in PolicyNormaliser._fields))
+        return cls(layers_from(tensors, f"{seed}/"), normaliser, seed, steps, config)
 
     def _outputs(self, observation: np.ndarray) -> np.ndarray:
         size = np.shape(observation)[-1] if np.ndim(observation) else 0
-        if size != len(self.units.mean):
-            raise InputError(f"the policy takes observations of {len(self.units.mean)} numbers, not {size}")
-        return act(self.layers, self.units.observe(np.asarray(observation)))
+        if size != self.observation_size:
+            raise InputError(f"the policy takes observations of {self.observation_size} numbers, not {size}")
+        return act(self.layers, self.normaliser.observe(np.asarray(observation)))
 
 
-def save_policies(policies: Sequence[Policy], path: Path) -> None:
-    """Write the policies of one training (its seeds, after the same steps) as one file."""
+def save_policies(policies: Sequence[Policy], path: Path, config: dict[str, Any] | None = None) -> None:
+    """Write the policies of one training (its seeds, after the same steps) as one file.
+
+    `config` is what they were trained with; if not given, what the first one says.
+    """
     first = policies[0]
-    tensors = first.units._asdict()
+    tensors: Tensors = {}
     for policy in policies:
-        tensors |= named(policy.layers, f"{policy.seed}/")
+        for name, array in policy.tensors().items():
+            if not np.array_equal(tensors.setdefault(name, array), array, equal_nan=True):
+                raise ValueError(f"the tensor {name!r} differs between seeds: start its name with `SEED/`")
     facts = {
         "seeds": json.dumps([policy.seed for policy in policies]),
         "steps": str(first.steps),
-        "config": json.dumps(first.config),
+        "config": json.dumps(first.config if config is None else config),
     }
+    if not isinstance(first, NetworkPolicy):
+        facts["kind"] = first.config.get("policy", type(first).__name__)
+        if facts["kind"] not in POLICIES:
+            raise InputError(f"a policy of {facts['kind']!r} could not be loaded again: add it to `policies.POLICIES`")
     save_tensors(tensors, path, facts)
 
 
 def load_policies(path: str | Path) -> list[Policy]:
-    """Every seed's policy from a checkpoint, or from the last checkpoint of a run's folder."""
+    """Load every seed's policy from a checkpoint, or from the last checkpoint of a run's folder."""
     path = Path(path)
     if path.is_dir():
         found = checkpoints(path)
@@ -115,17 +183,18 @@ def load_policies(path: str | Path) -> list[Policy]:
         path = found[-1]
     tensors, facts = read_tensors(path)
     try:
-        units = Units(*(tensors[name] for name in Units._fields))
+        # Only a name of our table decides what is imported: a file may come from anywhere.
+        kind = algorithm_class(facts["kind"]).policy_class if "kind" in facts else NetworkPolicy
         steps, config = int(facts["steps"]), json.loads(facts["config"])
-        return [
-            Policy(layers_from(tensors, f"{seed}/"), units, seed, steps, config) for seed in json.loads(facts["seeds"])
-        ]
+        return [kind.from_tensors(tensors, seed, steps, config) for seed in json.loads(facts["seeds"])]
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
     except (KeyError, ValueError) as error:
         raise InputError(f"{path}: not a policy's checkpoint ({error}); `trajstitch train` writes one") from error
 
 
 def load_policy(path: str | Path, seed: int | None = None) -> Policy:
-    """A trained policy, from a checkpoint or a run's folder: the first seed's, unless told which."""
+    """Load a trained policy from a checkpoint or a run's folder: that of `seed`, or the first."""
     policies = load_policies(path)
     for policy in policies:
         if seed is None or policy.seed == seed:
@@ -135,12 +204,12 @@ def load_policy(path: str | Path, seed: int | None = None) -> Policy:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """A run's checkpoints, in the order of their steps."""
+    """Return a run's checkpoints, in the order of their steps."""
     return sorted((folder / "checkpoints").glob("*.safetensors"))
 
 
 def act(layers: Layers, observation: np.ndarray, bound: np.ndarray | float = 1.0) -> np.ndarray:
-    """The policy's actions for observations of shape (..., dimensions): a ReLU network, then tanh × bound."""
+    """Return the network's actions for observations of shape (..., dimensions): ReLU layers, then tanh × bound."""
     hidden = np.asarray(observation, np.float32)
     for weight, bias in layers[:-1]:
         hidden = np.maximum(hidden @ weight + bias, 0)
@@ -148,8 +217,8 @@ def act(layers: Layers, observation: np.ndarray, bound: np.ndarray | float = 1.0
     return np.float32(bound) * np.tanh(hidden @ weight + bias)
 
 
-def named(layers: Layers, prefix: str = "") -> dict[str, np.ndarray]:
-    """The layers as the tensors of a safetensors file."""
+def named(layers: Layers, prefix: str = "") -> Tensors:
+    """Return the layers as the tensors of a safetensors file."""
     return {
         f"{prefix}{index}/{kind}": array
         for index, layer in enumerate(layers)
@@ -157,8 +226,8 @@ def named(layers: Layers, prefix: str = "") -> dict[str, np.ndarray]:
     }
 
 
-def layers_from(tensors: dict[str, np.ndarray], prefix: str = "") -> Layers:
-    """The inverse of `named`."""
+def layers_from(tensors: Tensors, prefix: str = "") -> Layers:
+    """Return the layers that `named` made tensors of."""
     count = sum(name.startswith(prefix) and name.endswith("weight") for name in tensors)
     if not count:
         raise KeyError(f"{prefix}0/weight")

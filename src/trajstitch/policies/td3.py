@@ -1,6 +1,6 @@
 """TD3 (Fujimoto et al. 2018): twin critics, delayed policy updates, smoothed target actions.
 
-The hyper-parameters are those of the authors' later public code, which differ from the paper's.
+The hyper-parameters are those of the authors' later public code; the paper's differ.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Metrics = dict[str, Scalar]
 
 
 class Batch(NamedTuple):
-    """Transitions. `terminated` is 1 where the episode really ended; a time limit leaves it 0."""
+    """Transitions; `terminated` is 1 where the episode ended, and 0 where a time limit cut it off."""
 
     observation: Float[Array, "*batch observations"]
     action: Float[Array, "*batch actions"]
@@ -53,13 +53,13 @@ class Critics(eqx.Module):
     def first(
         self, observation: Float[Array, "*batch observations"], action: Float[Array, "*batch actions"]
     ) -> Float[Array, "*batch"]:
-        """The first critic alone: the one the actor climbs."""
+        """Return the first critic's values alone: those that the actor maximises."""
         network = jax.tree.map(lambda leaf: leaf[0], self.networks)
         return network(jnp.concatenate([observation, action], -1))[..., 0]
 
 
 class Networks(eqx.Module):
-    """Actor and critics, and the targets that follow them."""
+    """Actor and critics, and their target networks."""
 
     actor: Actor
     critics: Critics
@@ -68,24 +68,27 @@ class Networks(eqx.Module):
 
 
 class State(Networks):
-    """The networks with their optimisers, where training is online."""
+    """The networks with their optimiser states, for online training."""
 
     actor_optimiser: optax.OptState
     critic_optimiser: optax.OptState
 
 
 def part(batch: Batch, index: int) -> Batch:
-    """One of the batches of `TD3.update`."""
+    """Return one of the batches of `TD3.update`."""
     return jax.tree.map(lambda leaf: leaf[index], batch)
 
 
 def towards(target: Any, trained: Any, rate: float) -> Any:
-    """The target network, moved by `rate` of the way to the trained one."""
+    """Move the target network by `rate` of the way to the trained one.
+
+    Written out, since `optax.incremental_update` rounds differently.
+    """
     return jax.tree.map(lambda old, new: old + rate * (new - old), target, trained)
 
 
 def networks(key: PRNGKeyArray, observations: int, bound: tuple[float, ...], hidden: tuple[int, ...]) -> Networks:
-    """Networks for this many observation dimensions and actions within ±`bound`."""
+    """Return networks for this many observation dimensions and actions within ±`bound`."""
     actor_key, critic_key = jax.random.split(key)
     actor = Actor(MLP(observations, hidden, len(bound), actor_key), bound)
     critics = Critics(observations + len(bound), hidden, critic_key)
@@ -96,7 +99,7 @@ def networks(key: PRNGKeyArray, observations: int, bound: tuple[float, ...], hid
 def smoothed_target(
     model: Networks, batch: Any, key: PRNGKeyArray, discount: float, noise: float, noise_clip: float
 ) -> Float[Array, "*batch"]:
-    """r + γ min Q'(s', a') with a' a little off the target policy's; nothing follows a terminated step."""
+    """Return r + γ min Q'(s', a'), with a' the target policy's action plus clipped noise; r after termination."""
     bound = jnp.asarray(model.actor.bound)
     away = bound * jnp.clip(noise * jax.random.normal(key, batch.action.shape), -noise_clip, noise_clip)
     action = jnp.clip(model.target_actor(batch.next_observation) + away, -bound, bound)
@@ -105,12 +108,14 @@ def smoothed_target(
 
 
 def critic_error(critics: Critics, batch: Any, target: Float[Array, " batch"]) -> Scalar:
-    """Both critics' mean squared distance from the target."""
+    """Return the mean squared error of both critics, summed."""
     return jnp.square(critics(batch.observation, batch.action) - target).mean(-1).sum()
 
 
 @dataclass(frozen=True)
 class TD3:
+    """TD3 as an online algorithm, with which the built-in policies were trained."""
+
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of actor and critics."""
     learning_rate: float = 3e-4
@@ -118,9 +123,9 @@ class TD3:
     batch_size: int = 256
     """Transitions in a gradient step."""
     discount: float = 0.99
-    """What a reward is worth one step later (γ)."""
+    """Discount of a reward one step later (γ)."""
     target_rate: float = 0.005
-    """How far the target networks move towards the trained ones at each policy update (τ)."""
+    """Share of the way that the target networks move to the trained ones at each policy update (τ)."""
     target_noise: float = 0.2
     """Standard deviation of the noise on the target action, relative to the action bound."""
     target_noise_clip: float = 0.5
@@ -138,10 +143,10 @@ class TD3:
         return State(**vars(made), actor_optimiser=adam.init(made.actor), critic_optimiser=adam.init(made.critics))
 
     def update(self, state: State, batch: Batch, key: PRNGKeyArray) -> tuple[State, Metrics]:
-        """`policy_delay` critic updates, then one of the actor and the targets.
+        """Take `policy_delay` critic updates, then one of the actor and the targets.
 
         `batch` holds a batch for each critic update: its arrays start with axes (policy_delay, batch_size).
-        Targets stand still between policy updates, so all their values are computed at once.
+        Targets do not change between policy updates, so all their values are computed at once.
         """
         target = self.target(state, batch, key)
         critics, critic_optimiser, critic_losses = state.critics, state.critic_optimiser, []
@@ -169,6 +174,6 @@ class TD3:
         return -critics.first(batch.observation, actor(batch.observation)).mean()
 
     def descend(self, model: Any, gradient: Any, optimiser: optax.OptState) -> tuple[Any, optax.OptState]:
-        """One step of Adam."""
+        """Take one step of Adam."""
         change, optimiser = optax.adam(self.learning_rate).update(gradient, optimiser)
         return optax.apply_updates(model, change), optimiser

@@ -1,10 +1,11 @@
-"""TD3+BC (Fujimoto & Gu 2021): TD3 on the data, with a pull of the actor towards the logged action.
+"""TD3+BC (Fujimoto & Gu 2021): TD3 on the data, with a cloning loss that keeps the actor near the logged actions.
 
-The pull stands beside Q in units of Q's own size, so that one α serves every task. Observations are standardised,
-as published.
+Q is divided by its mean absolute value, so that one weight α serves every task. Observations are standardised, as
+published.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import equinox as eqx
 import jax
@@ -14,9 +15,12 @@ from jaxtyping import Array, PRNGKeyArray
 
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import Transitions
+from trajstitch.learning.bounds import Bounds
 from trajstitch.learning.fit import Metrics, Objective
+from trajstitch.policies.algorithm import deploy_actor
+from trajstitch.policies.policy import NetworkPolicy
 from trajstitch.policies.td3 import Networks, critic_error, networks, smoothed_target, towards
-from trajstitch.policies.training_data import Problem, Sizes, in_units, units
+from trajstitch.policies.training_data import Sizes, TrainingData, normalised_steps, policy_normaliser
 
 EPSILON = 1e-3
 """Added to each observation's standard deviation, as published."""
@@ -24,32 +28,37 @@ EPSILON = 1e-3
 
 @dataclass(frozen=True)
 class TD3BC:
-    steps: int = 1_000_000
+    """TD3+BC (Fujimoto & Gu 2021)."""
+
+    policy_class = NetworkPolicy
+    deploy = staticmethod(deploy_actor)
+
+    steps: Annotated[int, Bounds(1)] = 1_000_000
     """Gradient steps."""
-    alpha: float = 2.5
-    """Weight of Q beside the pull towards the logged action."""
-    hidden: tuple[int, ...] = (256, 256)
+    alpha: Annotated[float, Bounds(0)] = 2.5
+    """Weight of Q beside the cloning loss; larger stays less close to the logged actions."""
+    hidden: Annotated[tuple[int, ...], Bounds(1)] = (256, 256)
     """Widths of the hidden layers of actor and critics."""
-    learning_rate: float = 3e-4
+    learning_rate: Annotated[float, Bounds(0)] = 3e-4
     """Adam's step size."""
-    batch_size: int = 256
+    batch_size: Annotated[int, Bounds(1)] = 256
     """Logged steps in a gradient step."""
     standardise: bool = True
     """Standardise observations."""
-    discount: float = 0.99
-    """What a reward is worth one step later (γ)."""
-    target_rate: float = 0.005
-    """How far the target networks move towards the trained ones at each policy update (τ)."""
-    target_noise: float = 0.2
+    discount: Annotated[float, Bounds(0, 1)] = 0.99
+    """Discount of a reward one step later (γ)."""
+    target_rate: Annotated[float, Bounds(0, 1)] = 0.005
+    """Share of the way that the target networks move to the trained ones at each policy update (τ)."""
+    target_noise: Annotated[float, Bounds(0)] = 0.2
     """Standard deviation of the noise on the target action, relative to the action bound."""
-    target_noise_clip: float = 0.5
+    target_noise_clip: Annotated[float, Bounds(0)] = 0.5
     """Bound of that noise, relative to the action bound."""
-    policy_delay: int = 2
+    policy_delay: Annotated[int, Bounds(1)] = 2
     """Critic updates per policy update."""
 
-    def problem(self, data: Trajectories) -> Problem:
-        made = units(data, self.standardise, EPSILON)
-        return Problem(made, in_units(data, made))
+    def training_data(self, data: Trajectories) -> TrainingData:
+        normaliser = policy_normaliser(data, self.standardise, EPSILON)
+        return TrainingData(normaliser, normalised_steps(data, normaliser))
 
     def init(self, key: PRNGKeyArray, sizes: Sizes) -> Networks:
         return networks(key, sizes.observation_size, (1.0,) * sizes.action_size, self.hidden)

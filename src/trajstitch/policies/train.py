@@ -1,74 +1,60 @@
-"""Train a policy on data: every seed at once, with checkpoints to evaluate and a state to resume from.
+"""Train policies on data: all seeds at once, in memory or in a run's folder.
 
-A training's folder holds, beside what every run's does:
+The folder of a training holds, beside what every run's does:
 
-    data.json                       what was known about the data, for evaluation
-    state.safetensors               everything training needs to go on
+    data.json                       the data's metadata, for evaluation
+    weights.safetensors             the samples' weights, if the algorithm has some
+    state.safetensors               everything that training needs to continue
     checkpoints/STEPS.safetensors   the policies of all seeds, each file complete in itself
 """
 
 import json
 import math
-import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
-from tyro.conf import Positional, arg
 
-from trajstitch.benchmark import sources
-from trajstitch.benchmark.sources import describe_source
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import metadata
-from trajstitch.formats.columns import Columns
+from trajstitch.learning.bounds import Bounds, check_bounds
 from trajstitch.learning.buffer import fill_buffer
-from trajstitch.learning.fit import Objective, State, begin, fit, itself, member, stack
-from trajstitch.policies.bc import BC, WeightedBC
-from trajstitch.policies.iql import IQL
-from trajstitch.policies.policy import Policy, Units, save_policies
-from trajstitch.policies.td3_bc import TD3BC
-from trajstitch.policies.training_data import Problem, Sizes
+from trajstitch.learning.fit import State, begin, fit, itself, member, stack
+from trajstitch.policies import name_of
+from trajstitch.policies.algorithm import Algorithm, SampleWeighted
+from trajstitch.policies.bc import BC
+from trajstitch.policies.policy import Policy, load_policies, save_policies
+from trajstitch.policies.training_data import Sizes, TrainingData
 from trajstitch.progress import logger
 from trajstitch.storage.runs import Run
 
-POLICIES = {"bc": BC, "weighted-bc": WeightedBC, "td3-bc": TD3BC, "iql": IQL}
 HELD_OUT = 0.1
-"""Share of the episodes that is held out where there is no environment to evaluate in."""
+"""Share of the episodes that is held out if there is no environment to evaluate in."""
 CHUNK = 1000
-"""Steps between two looks at the metrics."""
+"""Steps between two reports of the metrics."""
 SAVE_SECONDS = 120
 """The state is saved this often, and at each checkpoint."""
-BOUNDS = {
-    **dict.fromkeys(("steps", "batch_size", "value_steps", "policy_delay", "hidden"), (1, math.inf)),
-    **dict.fromkeys(("learning_rate", "temperature", "alpha", "target_noise", "target_noise_clip"), (0, math.inf)),
-    **dict.fromkeys(("discount", "expectile", "target_rate"), (0, 1)),
-}
-"""Of an algorithm's settings."""
 
 
-class Algorithm(Protocol):
-    """What the classes in `policies` have in common."""
+def train(
+    data: Trajectories, algorithm: Algorithm | None = None, seeds: int = 5, seed: int = 0, *, run: Run | None = None
+) -> list[Policy]:
+    """Train policies on the data, one for each seed from `seed` on; by BC if no algorithm is given.
 
-    @property
-    def steps(self) -> int: ...
-    @property
-    def batch_size(self) -> int: ...
-    def problem(self, data: Trajectories) -> Problem: ...
-    def init(self, key: PRNGKeyArray, sizes: Sizes) -> Any: ...
-    def objectives(self) -> tuple[Objective, ...]: ...
-
-
-def train(data: Trajectories, algorithm: Algorithm | None = None, seeds: int = 5, seed: int = 0) -> list[Policy]:
-    """Train policies on the data, one a seed, from `seed` on; BC, unless told otherwise."""
-    return train_together([data], algorithm, seeds, seed)[0]
+    With a `run`, metrics, checkpoints and the state are written to its folder, and training continues from the state
+    that is there.
+    """
+    if run is None:
+        return train_together([data], algorithm, seeds, seed)[0]
+    return _train_in(run, data, algorithm or BC(), seeds, seed)
 
 
 def train_together(
@@ -78,177 +64,195 @@ def train_together(
     seed: int = 0,
     resumed: Callable[[State], State] = itself,
     each: Callable[[State, dict[str, float]], None] | None = None,
+    *,
+    every: int = CHUNK,
+    config: dict[str, Any] | None = None,
+    training_data: Callable[[Trajectories], TrainingData] | None = None,
 ) -> list[list[Policy]]:
-    """Train policies on each of several data sets, all at once: for each set what `train` gives.
+    """Train policies on each of several data sets, all at once: for each set what `train` returns.
 
-    On an accelerator this takes little longer than training on one set; the sets must agree in the sizes of
-    observations and actions. `resumed` makes of the state before the first step the one to go on from, and `each` is
-    called with the state as it goes, as by `fit`.
+    On an accelerator this takes little longer than training on one set. The sets must have the same observation and
+    action sizes. `resumed` takes the state before the first step and returns the one to continue from. After each
+    `every` steps, `each` is called with the state and the mean metrics. The policies carry `config`; if not given,
+    the algorithm's settings. `training_data` replaces the algorithm's own.
     """
     algorithm = algorithm or BC()
-    check(algorithm, seeds, seed)
+    check_training(algorithm, seeds, seed)
     sizes = sorted({(data.observation_size, data.action_size) for data in sets})
     if len(sizes) != 1:
         raise InputError(f"training together needs data sets of one observation and action size, not {sizes}")
-    numbers, units = range(seed, seed + seeds), []
+    numbers = range(seed, seed + seeds)
+    without_samples: list[TrainingData] = []
 
     def samples(data: Trajectories) -> Any:
-        problem = algorithm.problem(data)
-        units.append(problem.units)
-        return problem.samples
+        made = (training_data or algorithm.training_data)(data)
+        without_samples.append(made._replace(samples=None))
+        return made.samples
 
-    table, ranges = fill_buffer(map(samples, sets), [data.steps for data in sets])
-    state = start(algorithm, sets[0], [*numbers] * len(sets))
-    state = fit(algorithm, resumed(state), table, ranges.for_each(seeds), title=_name(algorithm), each=each)
-    config = {"policy": _name(algorithm), **asdict(algorithm)}  # pyright: ignore[reportArgumentType]
-    return [
-        exported(replace(state, model=member(state.model, slice(at * seeds, (at + 1) * seeds))), one, numbers, config)
-        for at, one in enumerate(units)
-    ]
+    buffer, slices = fill_buffer(map(samples, sets), [data.steps for data in sets])
+    state = resumed(initial_state(algorithm, sets[0], [*numbers] * len(sets)))
+    title = f"{name_of(algorithm)}, {seeds} seed{'s' * (seeds > 1)}"
+    state = fit(algorithm, state, buffer, slices.for_each(seeds), every=every, title=title, each=each)
+    config = config or settings(algorithm)
 
+    def own(number: int) -> State:
+        """Return the state of one data set's seeds."""
+        return replace(state, model=member(state.model, slice(number * seeds, (number + 1) * seeds)))
 
-def check(algorithm: Algorithm, seeds: int, seed: int) -> None:
-    """Raise for settings that make no sense."""
-    if seeds < 1:
-        raise InputError(f"--seeds must be at least 1, not {seeds}")
-    if seed < 0:
-        raise InputError(f"--seed must not be negative, not {seed}")
-    for name, value in asdict(algorithm).items():  # pyright: ignore[reportArgumentType]
-        if name not in BOUNDS:
-            continue
-        low, high = BOUNDS[name]
-        for one in value if isinstance(value, tuple) else (value,):
-            if not low <= one <= high:
-                bound = f"at most {high:g}" if one > high else f"at least {low:g}"
-                raise InputError(f"--{name.replace('_', '-')} must be {bound}, not {one:g}")
+    return [deploy(algorithm, own(number), made, numbers, config) for number, made in enumerate(without_samples)]
 
 
-def start(algorithm: Algorithm, data: Trajectories, seeds: Sequence[int]) -> State:
-    """The state before the first step. What a seed learns depends on its own number and its data alone."""
-    keys = [jax.random.split(jax.random.key(seed)) for seed in seeds]
-    # Drawn one by one: a vmap over seeds would round the weights differently with their number.
-    models = stack([_drawn(algorithm, key, Sizes.of(data)) for key, _ in keys])
-    return begin(algorithm, models, jnp.stack([key for _, key in keys]))
+def train_run(
+    data: Trajectories,
+    algorithm: Algorithm,
+    folder: Path,
+    seeds: int = 5,
+    seed: int = 0,
+    *,
+    top: float = 1.0,
+    hold_out: float | None = None,
+    source: dict[str, Any] | None = None,
+    resume: bool = False,
+) -> Run:
+    """Train policies in a run's folder, or continue a run with `resume`; return the run.
 
-
-@eqx.filter_jit
-def _drawn(algorithm: Algorithm, key: PRNGKeyArray, sizes: Sizes) -> Any:
-    return algorithm.init(key, sizes)
-
-
-def exported(state: State, units: Units, seeds: Sequence[int], config: dict[str, Any]) -> list[Policy]:
-    """Each seed's policy as it stands, as NumPy arrays."""
-    stacked = jax.tree.map(np.asarray, state.model.actor.network.layers)
-    return [
-        Policy([(weight[index], bias[index]) for weight, bias in stacked], units, seed, int(state.step), config)
-        for index, seed in enumerate(seeds)
-    ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Train:
-    """A training job: which data, how many seeds, where to."""
-
-    source: Annotated[Positional[str], arg(metavar="SRC")]
-    """The data set, as a URI."""
-    seeds: int = 5
-    """Policies trained side by side, one a seed."""
-    seed: int = 0
-    """The first seed."""
-    top: float = 1.0
-    """Learn from the best fraction of the episodes by return alone; of stitched ones, from all that may be as good."""
-    hold_out: float | None = None
-    """Share of the episodes kept to measure the action error on: if not given, 0.1 where the data names no
-    environment, else none."""
-    run: Path | None = None
-    """The run's folder; by default runs/POLICY-SRC."""
-    resume: bool = False
-    """Go on with the run in that folder."""
-
-    def folder(self, policy: str) -> Path:
-        words = (policy, self.source, *([f"top-{self.top:g}"] if self.top < 1 else []))
-        return self.run or Path("runs") / re.sub(r"[^\w.]+", "-", "-".join(words)).strip("-")
-
-    def check(self, algorithm: Algorithm) -> None:
-        check(algorithm, self.seeds, self.seed)
-        if not 0 < self.top <= 1:
-            raise InputError(f"--top is a fraction, above 0 and at most 1, not {self.top}: 0.1 is the best tenth")
-        if self.hold_out is not None and not 0 <= self.hold_out < 1:
-            raise InputError(f"--hold-out must be at least 0 and below 1, not {self.hold_out}")
-
-
-def train_run(job: Train, algorithm: Algorithm, columns: Columns | None = None) -> Run:
-    """Do the job, or go on with it, in its run's folder."""
-    job.check(algorithm)
-    data = sources.load(job.source, columns=columns)
+    `top` is the fraction of the episodes to learn from, the best by return. `hold_out` is the share of these kept to
+    measure the action error on: if not given, 0.1 if the data names no environment, else 0. `source` are facts about
+    the data for the run's config.
+    """
+    check_training(algorithm, seeds, seed, top, hold_out)
     known = data.metadata.evaluation_environment or data.metadata.environment
-    hold_out = job.hold_out if job.hold_out is not None else 0.0 if known else HELD_OUT
-    learned, _ = divided(data, job.top, hold_out)
-    seeds = range(job.seed, job.seed + job.seeds)
-    config = {
-        "policy": _name(algorithm),
-        **asdict(algorithm),  # pyright: ignore[reportArgumentType]
-        **describe_source(job.source, columns, data),
-        "top": job.top,
-        "hold_out": hold_out,
-        "seeds": job.seeds,
-        "seed": job.seed,
-    }
-    run = Run.start(job.folder(_name(algorithm)), "train", config, resume=job.resume)
+    hold_out = hold_out if hold_out is not None else 0.0 if known else HELD_OUT
+    learned, _ = split_episodes(data, top, hold_out)
+    if source is None:
+        source = {"source": data.metadata.source or data.metadata.name, "mean_return": float(data.returns.mean())}
+    config = {**settings(algorithm), **source, "top": top, "hold_out": hold_out, "seeds": seeds, "seed": seed}
+    run = Run.start(folder, "train", config, resume=resume)
     run.write_json("data", json.loads(metadata.to_json(data.metadata)))
-    if checkpoint(run, algorithm.steps).exists():
-        logger.info(f"{run.folder}: trained to its last step already")
-        return run
-    problem = _problem(run, algorithm, learned)
-    state = start(algorithm, learned, seeds)
-    if run.has("state"):
-        state = run.read_tree("state", like=state)
-    if job.resume:
-        logger.info(f"{run.folder}: going on from step {int(state.step):,}")
-    _forget_after(run, int(state.step))
+    train(learned, algorithm, seeds, seed, run=run)
+    return run
+
+
+def _train_in(run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, seed: int) -> list[Policy]:
+    """Train in a run: the same loop, with its state and checkpoints kept."""
+    last = checkpoint(run, algorithm.steps)
+    if last.exists():
+        logger.info(f"{run.folder}: already trained to its last step")
+        return load_policies(last)
+    numbers, config = range(seed, seed + seeds), settings(algorithm) | run.facts["config"]
     every, marks = schedule(algorithm.steps)
-    saved, done = time.monotonic(), state
+    kept: TrainingData | None = None
+    saved, done = time.monotonic(), None
+
+    def training_data(data: Trajectories) -> TrainingData:
+        nonlocal kept
+        found = _training_data(run, algorithm, data)
+        kept = found._replace(samples=None)
+        return found
+
+    def resumed(state: State) -> State:
+        nonlocal done
+        if run.has("state"):
+            state = run.read_tree("state", like=state)
+            logger.info(f"{run.folder}: continuing from step {int(state.step):,}")
+        _drop_metrics_after(run, int(state.step))
+        done = state
+        return state
 
     def each(state: State, metrics: dict[str, float]) -> None:
         nonlocal saved, done
         step = int(state.step)
         run.log(step=step, **metrics)
         if step in marks:
-            save_policies(exported(state, problem.units, seeds, config), checkpoint(run, step))
+            assert kept is not None
+            save_policies(deploy(algorithm, state, kept, numbers, config), checkpoint(run, step))
         if step in marks or time.monotonic() - saved > SAVE_SECONDS:
             run.write_tree("state", state)
             saved = time.monotonic()
         done = state
 
-    title = f"{_name(algorithm)}, {job.seeds} seed{'s' * (job.seeds > 1)}"
     try:
-        fit(algorithm, state, problem.samples, every=every, title=title, each=each)
+        return train_together(
+            [data],
+            algorithm,
+            seeds,
+            seed,
+            resumed,
+            each,
+            every=every,
+            config=config,
+            training_data=training_data,
+        )[0]
     except (KeyboardInterrupt, SystemExit):
-        run.write_tree("state", done)
-        logger.info(f"{run.folder}: stopped at step {int(done.step):,}; the same command with --resume goes on")
+        if done is not None:
+            run.write_tree("state", done)
+            logger.info(f"{run.folder}: stopped at step {int(done.step):,}")
         raise
-    return run
 
 
-def _problem(run: Run, algorithm: Algorithm, learned: Trajectories) -> Problem:
-    """What the algorithm learns from; what had to be learned for that is kept in the run."""
-    if not isinstance(algorithm, WeightedBC):
-        return algorithm.problem(learned)
+def _training_data(run: Run, algorithm: Algorithm, data: Trajectories) -> TrainingData:
+    """Return what the algorithm learns from; weights of samples are computed once and kept in the run."""
+    if not isinstance(algorithm, SampleWeighted):
+        return algorithm.training_data(data)
     if not run.has("weights"):
-        logger.info(f"first a value function to weigh the samples by: {algorithm.value_steps:,} steps (--value-steps)")
-        run.write_tensors("weights", {"weight": algorithm.weights(learned)})
-    return algorithm.problem(learned, run.read_tensors("weights")["weight"])
+        run.write_tensors("weights", {"weight": algorithm.weights(data)})
+    weights = run.read_tensors("weights")["weight"]
+    return algorithm.training_data(data, weights)  # pyright: ignore[reportCallIssue]  # by SampleWeighted
 
 
-def divided(data: Trajectories, top: float, hold_out: float) -> tuple[Trajectories, Trajectories | None]:
-    """The best episodes, and of these the ones to learn from and the ones held out."""
+def check_training(
+    algorithm: Algorithm, seeds: int, seed: int, top: float = 1.0, hold_out: float | None = None
+) -> None:
+    """Raise for settings that make no sense."""
+    Bounds(1).check("seeds", seeds)
+    if seed < 0:
+        raise InputError(f"`seed` must not be negative, not {seed}")
+    check_bounds(algorithm)
+    if not 0 < top <= 1:
+        raise InputError(f"`top` is a fraction, above 0 and at most 1, not {top}: 0.1 is the best tenth")
+    if hold_out is not None and not 0 <= hold_out < 1:
+        raise InputError(f"`hold_out` must be at least 0 and below 1, not {hold_out}")
+
+
+def settings(algorithm: Algorithm) -> dict[str, Any]:
+    """Return the algorithm's name and settings, as policies and runs carry them."""
+    return {"policy": name_of(algorithm), **asdict(algorithm)}  # pyright: ignore[reportArgumentType]
+
+
+def initial_state(algorithm: Algorithm, data: Trajectories, seeds: Sequence[int]) -> State:
+    """Return the state before the first step. What a seed learns depends only on its own number and its data."""
+    keys = [jax.random.split(jax.random.key(seed)) for seed in seeds]
+    # Drawn one by one: a vmap over seeds would round the weights differently for each number of seeds.
+    models = stack([_initial_model(algorithm, key, Sizes.of(data)) for key, _ in keys])
+    return begin(algorithm, models, jnp.stack([key for _, key in keys]))
+
+
+@eqx.filter_jit
+def _initial_model(algorithm: Algorithm, key: PRNGKeyArray, sizes: Sizes) -> Any:
+    return algorithm.init(key, sizes)
+
+
+def deploy(
+    algorithm: Algorithm, state: State, data: TrainingData, seeds: Sequence[int], config: dict[str, Any]
+) -> list[Policy]:
+    """Return each seed's policy after the steps taken so far."""
+    arrays, static = eqx.partition(state.model, eqx.is_array)
+    arrays = jax.tree.map(np.asarray, arrays)
+    models = [eqx.combine(jax.tree.map(lambda leaf: leaf[i], arrays), static) for i in range(len(seeds))]  # noqa: B023
+    return [
+        algorithm.deploy(model, data, seed, int(state.step), config) for model, seed in zip(models, seeds, strict=True)
+    ]
+
+
+def split_episodes(data: Trajectories, top: float, hold_out: float) -> tuple[Trajectories, Trajectories | None]:
+    """Split the best episodes into those to learn from and those held out."""
     data = data.best(top) if top < 1 else data
     if hold_out == 0:
         return data, None
     if len(data) < 2:
         raise InputError(
-            f"{data.metadata.source or data.metadata.name}: one episode can't be divided into some to learn from and "
-            "some to hold out: use --hold-out 0"
+            f"{data.metadata.source or data.metadata.name}: one episode can't be split into some to learn from and "
+            "some to hold out: use `hold_out=0`"
         )
     held = np.zeros(len(data), bool)
     count = min(max(round(hold_out * len(data)), 1), len(data) - 1)
@@ -257,9 +261,9 @@ def divided(data: Trajectories, top: float, hold_out: float) -> tuple[Trajectori
 
 
 def schedule(steps: int) -> tuple[int, set[int]]:
-    """Steps in a chunk, and those after which there is a checkpoint.
+    """Return the steps of a chunk, and the steps after which a checkpoint is written.
 
-    Of 100,000 steps, as in the paper, every 10,000 from 40,000 on; of others, the same tenths.
+    Of 100,000 steps, as in the paper, every 10,000 from 40,000 on; of other numbers, the same tenths.
     """
     chunks = math.ceil(steps / 10 / CHUNK)
     every = math.ceil(steps / 10 / chunks)
@@ -268,14 +272,11 @@ def schedule(steps: int) -> tuple[int, set[int]]:
 
 
 def checkpoint(run: Run, steps: int) -> Path:
+    """Return the path of the checkpoint after this many steps."""
     return run.path(f"checkpoints/{steps:09}.safetensors")
 
 
-def _forget_after(run: Run, step: int) -> None:
+def _drop_metrics_after(run: Run, step: int) -> None:
     """Drop the metrics of steps that will be taken again."""
     kept = [line for line in run.metrics() if line["step"] <= step]
     run.path("metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
-
-
-def _name(algorithm: Algorithm) -> str:
-    return next((name for name, kind in POLICIES.items() if type(algorithm) is kind), type(algorithm).__name__)

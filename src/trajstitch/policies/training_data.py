@@ -1,4 +1,4 @@
-"""The data in a policy's own units, and what no policy can learn from."""
+"""What a policy learns from: the steps of the data as its normaliser shows them, and checks of the data."""
 
 from typing import Any, NamedTuple
 
@@ -10,11 +10,11 @@ from trajstitch.data.normalise import ROUNDING, Float32Loss, Normaliser, action_
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import Transitions
 from trajstitch.errors import InputError
-from trajstitch.policies.policy import Units
+from trajstitch.policies.policy import PolicyNormaliser
 
 
 class Sizes(NamedTuple):
-    """Of a policy's inputs and outputs."""
+    """Sizes of a policy's input and output."""
 
     observation_size: int
     action_size: int
@@ -24,18 +24,21 @@ class Sizes(NamedTuple):
         return cls(data.observation_size, data.action_size)
 
 
-class Problem(NamedTuple):
+class TrainingData(NamedTuple):
     """What an algorithm learns from."""
 
-    units: Units
+    normaliser: PolicyNormaliser
     samples: Any
-    """A pytree of arrays in those units, one row a step."""
+    """A pytree of arrays, normalised, with one row for each step of the data: batches are drawn from it."""
+    deployed: Any = None
+    """What the deployed policy keeps of the data beside the normaliser; None for most."""
 
 
-def units(data: Trajectories, standardise: bool, epsilon: float = 0.0) -> Units:
-    """The data's units; `epsilon` is added to each observation's standard deviation. Raises for unusable data.
+def policy_normaliser(data: Trajectories, standardise: bool, epsilon: float = 0.0) -> PolicyNormaliser:
+    """Return the data's normaliser; raise for data that no policy can learn from.
 
-    What single precision would not see is standardised in any case.
+    With `standardise`, observations are standardised, and `epsilon` is added to each standard deviation. Columns that
+    float32 would lose are standardised in any case.
     """
     where = data.metadata.source or data.metadata.name
     if data.steps == 0:
@@ -48,20 +51,22 @@ def units(data: Trajectories, standardise: bool, epsilon: float = 0.0) -> Units:
         raise InputError(
             f"{where}: action {dimension} is {data.actions[step, dimension]:g} in episode "
             f"{data.episode_of_step[step]}, outside its bounds {low[dimension]:g}..{high[dimension]:g}, where no "
-            "policy can follow: clip the actions if the environment does, else mend the bounds"
+            "policy can follow: clip the actions if the environment does, or correct the bounds"
         )
     observation = Normaliser(np.zeros(data.observation_size, np.float32), np.ones(data.observation_size, np.float32))
     if standardise:
-        # Of the states acted in, as published: an episode's last one isn't.
+        # Of the states acted in, as published: an episode's last state is not one of them.
         exact = Normaliser.of(data.observations[data.state_rows], epsilon)
         observation = Normaliser(*(part.astype(np.float32) for part in exact))
-    return Units(*Float32Loss.of(data.observations).avoid(observation), low, high)
+    return PolicyNormaliser(*Float32Loss.of(data.observations).avoid(observation), low, high)
 
 
-def in_units(data: Trajectories, units: Units, reward_scale: float = 1.0, *, clip: bool = True) -> Transitions:
-    """Every step of the data, in those units and float32; `clip` takes the rounding off actions at their bounds."""
+def normalised_steps(
+    data: Trajectories, normaliser: PolicyNormaliser, reward_scale: float = 1.0, *, clip: bool = True
+) -> Transitions:
+    """Return every step of the data, normalised and in float32; `clip` takes rounding off actions at their bounds."""
     rows = data.state_rows
-    observations, actions = units.observe(data.observations), units.to_unit(data.actions)
+    observations, actions = normaliser.observe(data.observations), normaliser.to_unit(data.actions)
     return Transitions(
         observation=jnp.asarray(observations[rows]),
         action=jnp.asarray(np.clip(actions, -1, 1) if clip else actions),

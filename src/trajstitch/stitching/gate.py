@@ -48,7 +48,7 @@ def unpredictable_returns(predictability: float | None, limit: float) -> str | N
 
 def uninformative_models(reports: Sequence[FitReport]) -> str | None:
     """Return why jumps can't be scored, if a model is no better than its baseline."""
-    failed = [report.model for report in reports if not report.learned]
+    failed = [report.model for report in reports if not report.beats_baseline]
     return f"no better than their baseline on held-out steps: {', '.join(failed)}" if failed else None
 
 
