@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict
 
-from trajstitch.evaluation import rollouts as rollout
 from trajstitch.data import spaces
 from trajstitch.data.environments import spec_json
 from trajstitch.data.trajectories import Metadata
 from trajstitch.errors import InputError
+from trajstitch.evaluation import rollouts as rollout
 from trajstitch.evaluation.evaluate import FIRST_SEED, evaluate, film, flat
 from trajstitch.policies.policy import Policy, Units
 

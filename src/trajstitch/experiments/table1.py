@@ -22,6 +22,7 @@ from trajstitch.experiments.comparison import Table
 from trajstitch.experiments.figures import draw_scores
 from trajstitch.experiments.table1_page import METHODS, SHOWN, TWELVE, Method, method_of, page, summary
 from trajstitch.progress import logger
+from trajstitch.stitching.config import PRESETS
 
 BEGIN = "<!-- first-table: `python -m trajstitch.experiments.table1 report` writes this -->"
 END = "<!-- /first-table -->"
@@ -59,6 +60,8 @@ def cells(asked: Measure) -> list[Cell]:
     for name in asked.methods:
         if name not in METHODS:
             raise InputError(f"unknown method {name!r}{did_you_mean(name, METHODS)}: choose from {', '.join(METHODS)}")
+    if asked.preset not in PRESETS:
+        raise InputError(f"unknown preset {asked.preset!r}{did_you_mean(asked.preset, PRESETS)}")
     for name in ("transitions", "steps", "seeds", "episodes", "stitchings"):
         if (value := getattr(asked, name)) is not None and value < 1:
             raise InputError(f"`{name}` must be at least 1, not {value}")
