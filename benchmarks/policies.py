@@ -30,7 +30,7 @@ from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.policies.iql import IQL
 from trajstitch.policies.td3_bc import TD3BC
 from trajstitch.policies.train import CHUNK, Algorithm, start
-from trajstitch.storage.markdown import markdown_table as markdown
+from trajstitch.storage.markdown import markdown_table
 from trajstitch.storage.runs import command_line, machine, versions
 
 TARGETS = {"bc": (BC(), 15, 15.0), "td3-bc": (TD3BC(), 5, 360.0), "iql": (IQL(), 5, 360.0)}
@@ -156,7 +156,7 @@ def page(measured: list[dict[str, Any]], note: str) -> str:
         for kind, head in HEADS.items():
             if facts[kind]:
                 rows = [cells(kind, row) for row in facts[kind]]
-                lines += ["", f"## {facts['machine']}", "", markdown(head, rows)]
+                lines += ["", f"## {facts['machine']}", "", markdown_table(head, rows)]
         lines += ["", " ".join(filter(None, (facts.get("note"), f"Command: `{facts['asked']}`. Versions: {known}.")))]
     return "\n".join(lines) + "\n"
 
