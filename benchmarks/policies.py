@@ -25,12 +25,12 @@ from rich.table import Table
 
 from trajstitch.cli.output import stdout
 from trajstitch.data.trajectories import Metadata, Trajectories
-from trajstitch.experiments.table_report import markdown
 from trajstitch.learning.fit import fit
 from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.policies.iql import IQL
 from trajstitch.policies.td3_bc import TD3BC
 from trajstitch.policies.train import CHUNK, Algorithm, initial_state
+from trajstitch.storage.markdown import markdown_table
 from trajstitch.storage.runs import command_line, machine, versions
 
 TARGETS = {"bc": (BC(), 15, 15.0), "td3-bc": (TD3BC(), 5, 360.0), "iql": (IQL(), 5, 360.0)}
@@ -163,7 +163,7 @@ def page(measured: list[dict[str, Any]], note: str) -> str:
         for kind, head in HEADS.items():
             if facts[kind]:
                 rows = [cells(kind, row) for row in facts[kind]]
-                lines += ["", f"## {facts['machine']}", "", *markdown(head, rows)]
+                lines += ["", f"## {facts['machine']}", "", markdown_table(head, rows)]
         lines += ["", " ".join(filter(None, (facts.get("note"), f"Command: `{facts['asked']}`. Versions: {known}.")))]
     return "\n".join(lines) + "\n"
 

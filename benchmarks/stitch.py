@@ -37,7 +37,6 @@ from trajstitch.benchmark.collect import Collect, collect
 from trajstitch.cli.output import stdout
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import transitions
-from trajstitch.experiments.table_report import markdown
 from trajstitch.learning.fit import begin, fit
 from trajstitch.learning.networks import normaliser_of
 from trajstitch.models.value import TwinValue, Value, fit_value, values
@@ -48,6 +47,7 @@ from trajstitch.stitching.graph import EdgeScorer, Models, Reach, build
 from trajstitch.stitching.greedy import Rules, one_pass
 from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.paths import Paths
+from trajstitch.storage.markdown import markdown_table
 from trajstitch.storage.runs import Run, command_line, machine, versions
 
 TURNS = 5
@@ -214,7 +214,7 @@ def page(rows: list[dict[str, Any]], runs: list[list[str]]) -> str:
         by_machine.setdefault(row["machine"], []).append(row)
     for name, group in by_machine.items():
         known = ", ".join(f"{package} {version}" for package, version in group[0]["versions"].items())
-        lines += ["", f"## {name}", "", *markdown(TITLES, [columns(row) for row in group])]
+        lines += ["", f"## {name}", "", markdown_table(TITLES, [columns(row) for row in group])]
         lines += ["", f"Command: `{group[0]['asked']}`. Versions: {known}."]
     if runs:
         heads = ("data", "transitions", "preset", "seeds", "models", "graph", "passes", "together", "machine")
@@ -222,7 +222,7 @@ def page(rows: list[dict[str, Any]], runs: list[list[str]]) -> str:
             "Seconds of `trajstitch stitch DATA … --preset PRESET --seeds SEEDS`, as its run's folder tells them; "
             "other work may have run beside it."
         )
-        lines += ["", "## Whole runs", "", told, "", *markdown(heads, runs)]
+        lines += ["", "## Whole runs", "", told, "", markdown_table(heads, runs)]
     return "\n".join(lines) + "\n"
 
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from trajstitch.errors import InputError
 from trajstitch.evaluation.scores import Interval, Summary, probability_of_improvement
-from trajstitch.experiments.table_report import markdown, probability
-from trajstitch.experiments.table_scores import verdict as against_chance
+from trajstitch.experiments.comparison import probability
+from trajstitch.experiments.comparison import verdict as against_chance
 from trajstitch.storage.atomic import replacing
+from trajstitch.storage.markdown import markdown_table
 
 TITLES = {"bc": "BC", "td3-bc": "TD3+BC", "iql": "IQL"}
 FOLDER = Path("build/peers")
@@ -205,7 +206,7 @@ def scores_table(setting: tuple[int, ...], rows: list[dict[str, Any]], pairs: li
         f"{steps:,} steps on {transitions:,} transitions, {episodes} episodes a seed; "
         f"{'; '.join(sorted({row['machine'] for row in rows}))}:"
     )
-    return [told, "", *markdown((*heads, "error, ours", "d3rlpy"), body)]
+    return [told, "", markdown_table((*heads, "error, ours", "d3rlpy"), body)]
 
 
 def again_table(rows: list[dict[str, Any]], again: list[dict[str, Any]]) -> list[str]:
@@ -218,7 +219,7 @@ def again_table(rows: list[dict[str, Any]], again: list[dict[str, Any]]) -> list
         name = (pair.set, TITLES[pair.algorithm], len(pair.ours.scores))
         body.append([*map(str, (*name, pair.ours, pair.ours.iqm, probability(pair.better)))])
     told = f"Ours once more, on {machines} ({_versions(again)}), beside the same of d3rlpy's:"
-    return [told, "", *markdown(("set", "policy", "seeds", "ours", "ours, IQM", "ours higher"), body)]
+    return [told, "", markdown_table(("set", "policy", "seeds", "ours", "ours, IQM", "ours higher"), body)]
 
 
 def ratios(speed: dict[str, Any]) -> dict[str, tuple[float, float, str]]:

@@ -1,1 +1,1 @@
-"""What we measured, one file an experiment: each measures into JSON and writes its page under docs/results from it."""
+"""Experiments: a grid of cells that is measured piece by piece, and one small file per table or figure."""

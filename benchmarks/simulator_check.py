@@ -1,12 +1,12 @@
-"""How well each test tells real jumps from others: the simulator's word on the candidates of all three tasks.
+"""How well each jump test tells real jumps from others: candidates of all three tasks, checked by the simulator.
 
-    python benchmarks/truth.py --json truth.json
-    python benchmarks/truth.py --write-docs truth.json
+    python benchmarks/simulator_check.py --json simulator-check.json
+    python benchmarks/simulator_check.py --write-docs simulator-check.json
 
-For each task, the models of a preset are fitted to a built-in set, and all candidates of the graph are kept, whatever
-the tests say of them. The simulator is set to a sample of their states and takes their actions; how far it misses the
-candidate, over the jump's own length, is compared with what the likelihood and the forward ensemble said.
-`--write-docs` measures nothing: it writes docs/results/truth.md and its picture from a file of measurements.
+For each task, the models of a preset are fitted to a built-in set, and all candidates of the graph are kept, also those
+that fail the tests. The simulator is set to a sample of their states and takes their actions; by how much it misses the
+candidate, over the jump's length, is compared with the scores by the likelihood and by the forward ensemble.
+`--write-docs` measures nothing: it writes docs/results/simulator-check.md and its figure from a file of measurements.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from rich.table import Table
 
 from trajstitch.benchmark.collect import Collect, collect
 from trajstitch.cli.output import stdout
-from trajstitch.evaluation import simulator_check as truth
-from trajstitch.experiments.table_picture import INK
-from trajstitch.experiments.table_report import markdown
+from trajstitch.evaluation import simulator_check
+from trajstitch.experiments.figures import svg
 from trajstitch.stitching.config import PRESETS, fit_models, improve, keys_of
 from trajstitch.stitching.graph import Reach, build
+from trajstitch.storage.markdown import markdown_table
 from trajstitch.storage.runs import command_line, machine, versions
 
 TASKS = ("hopper", "walker2d", "halfcheetah")
@@ -33,10 +33,10 @@ GREEN, ORANGE = "#1a9e6e", "#d97706"
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Everything about one set."""
-    begun = time.monotonic()
+    start = time.monotonic()
     data, config = collect(Collect(name, options.transitions, options.seed)), PRESETS[options.preset]
     models_key, key = keys_of(options.seed)
-    models, worths = fit_models(config, data, models_key)
+    models, reports = fit_models(config, data, models_key)
     graph = build(data, models, config.near, config.reach)
     paths, _ = improve(config, data, models, graph, key)
     everything = build(data, models, config.near, Reach(None, None))
@@ -45,9 +45,9 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "transitions": data.steps,
         "candidates": len(everything.edges),
         "passing": len(graph.edges),
-        "truth": truth.report(data, paths.trajectories(), everything, options.steps),
-        "worths": [{"model": worth.model, **worth.metrics} for worth in worths],
-        "seconds": time.monotonic() - begun,
+        "simulator_check": simulator_check.report(data, paths.trajectories(), everything, options.steps),
+        "fit_reports": [{"model": one.model, **one.metrics} for one in reports],
+        "seconds": time.monotonic() - start,
     }
 
 
@@ -55,16 +55,16 @@ HEAD = ("set", "candidates", "median error", "by consistency", "by likelihood", 
 
 
 def row(one: dict[str, Any]) -> list[str]:
-    told = one["truth"]
-    ranks = told["rank_correlation"]
+    checked = one["simulator_check"]
+    ranks = checked["rank_correlation"]
     return [
         one["set"],
         f"{one['candidates']:,}",
-        f"{told['edges']['median_ratio']:.3f}",
+        f"{checked['edges']['median_ratio']:.3f}",
         f"{ranks['consistency']:.2f}",
         f"{ranks['likelihood']:.2f}",
-        f"{told['jumps']['steps']:,}",
-        f"{told['jumps']['median_ratio']:.3f}" if told["jumps"]["steps"] else "–",
+        f"{checked['jumps']['steps']:,}",
+        f"{checked['jumps']['median_ratio']:.3f}" if checked["jumps"]["steps"] else "–",
     ]
 
 
@@ -80,65 +80,56 @@ def page(facts: dict[str, Any]) -> str:
         "# How real is a jump?",
         "",
         "The simulator is set to a state, takes the action that the inverse model gives for a candidate, and misses "
-        "the candidate by some share of the jump's own length: 0 is real, 1 is as wrong as staying put. Before a jump "
-        "is made, this must be guessed from the data alone. The paper's guess is the likelihood of the next state "
-        "under p(s'|s), beside that of the logged step; the default preset's is consistency, how far a forward "
-        "ensemble f(s, a) finds the action to miss. The rank correlation of each guess with the truth, over all "
-        "candidates, whatever the tests say of them; and the error of the jumps that stitching made of those which "
-        "passed.",
+        "the candidate by some share of the jump's length: 0 is real, 1 is as wrong as staying put. Before a jump is "
+        "made, this error must be predicted from the data alone. The paper predicts it by the likelihood of the next "
+        "state under p(s'|s), compared with that of the logged step; the default preset by consistency, how far the "
+        "action misses according to a forward ensemble f(s, a). The table shows the rank correlation of each score "
+        "with the simulator's error, over all candidates, also those that fail the tests; and the error of the jumps "
+        "that stitching made of those that pass.",
         "",
-        *markdown(HEAD, [row(one) for one in rows]),
+        markdown_table(HEAD, [row(one) for one in rows]),
         "",
-        "![The true error of candidates by either guess](truth.svg)",
+        "![The simulator's error of candidates by either score](simulator-check.svg)",
         "",
-        "The candidates in tenths, from the least to the most suspicious by either guess: median true error, with the "
-        "quartiles as a band. A guess that knows rises from left to right.",
+        "The candidates in tenths, from the least to the most suspicious by either score: median error, with the "
+        "quartiles as a band. A score that predicts the error rises from left to right.",
     ]
     for key, title in (("by_consistency", "consistency"), ("by_margin", "likelihood margin")):
-        kinds = [bounds(one) for one in max((one["truth"][key] for one in rows), key=len)]
-        lines += ["", f"Median true error (and how many candidates) by {title}:", ""]
-        told = [
-            {bounds(part): f"{part['median_ratio']:.2f} ({part['edges']:,})" for part in one["truth"][key]}
+        kinds = [bounds(one) for one in max((row["simulator_check"][key] for row in rows), key=len)]
+        lines += ["", f"Median error (and number of candidates) by {title}:", ""]
+        counts = [
+            {bounds(part): f"{part['median_ratio']:.2f} ({part['edges']:,})" for part in one["simulator_check"][key]}
             for one in rows
         ]
-        found = zip(rows, told, strict=True)
-        lines += markdown(["set", *kinds], [[one["set"], *(by.get(kind, "–") for kind in kinds)] for one, by in found])
+        found = zip(rows, counts, strict=True)
+        lines += [
+            markdown_table(["set", *kinds], [[one["set"], *(by.get(kind, "–") for kind in kinds)] for one, by in found])
+        ]
     lines += [
         "",
         f"{facts['transitions']:,} transitions of each set, data and model seed {facts['seed']}, models of the "
-        f"`{facts['preset']}` preset, {facts['steps']:,} candidates of each asked about. Written by "
-        "`python benchmarks/truth.py --write-docs` from a measurement by the same script "
+        f"`{facts['preset']}` preset, {facts['steps']:,} candidates of each checked. Written by "
+        "`python benchmarks/simulator_check.py --write-docs` from a measurement by the same script "
         f"(`{facts['asked']}`) on {facts['machine']}. Versions: {known}.",
     ]
     return "\n".join(lines) + "\n"
 
 
 def draw(facts: dict[str, Any], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    with plt.rc_context({"svg.hashsalt": "trajstitch", **dict.fromkeys(inked, INK)}):  # pyright: ignore[reportArgumentType]
-        figure, panels = plt.subplots(1, len(facts["sets"]), figsize=(10, 3.2), sharey=True, layout="constrained")
+    with svg(path, len(facts["sets"]), (10, 3.2)) as (figure, panels):
         for axes, one in zip(panels, facts["sets"], strict=True):
             for key, colour in (("consistency", GREEN), ("likelihood", ORANGE)):
-                low, middle, high = np.array(one["truth"]["tenths"][key]).T
+                low, middle, high = np.array(one["simulator_check"]["tenths"][key]).T
                 place = np.arange(1, len(middle) + 1)
                 axes.fill_between(place, low, high, color=colour, alpha=0.18, linewidth=0)
                 axes.plot(place, middle, color=colour, marker="o", markersize=4, label=key)
             axes.set_title(one["set"], fontsize=11)
             axes.set_yscale("log")
             axes.set_xticks([1, 5, 10])
-            axes.grid(axis="y", color=INK, alpha=0.25, linewidth=0.6)
-            axes.spines[["top", "right"]].set_visible(False)
-        panels[0].set_ylabel("true error / length")
+        panels[0].set_ylabel("simulator's error / length")
         panels[1].set_xlabel("candidates in tenths, the least suspicious first")
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
-        figure.savefig(path, transparent=True, metadata={"Date": None})
-        plt.close(figure)
 
 
 def main() -> None:
@@ -147,14 +138,14 @@ def main() -> None:
     parser.add_argument("--transitions", type=int, default=50_000)
     parser.add_argument("--preset", default="quick", choices=[name for name in PRESETS if PRESETS[name].forward])
     parser.add_argument("--seed", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=20_000, help="candidates and jumps asked about, at most")
+    parser.add_argument("--steps", type=int, default=20_000, help="check at most this many candidates and jumps")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--write-docs", type=Path, metavar="JSON")
     options = parser.parse_args()
     if options.write_docs:
         facts = json.loads(options.write_docs.read_text())
-        Path("docs/results/truth.md").write_text(page(facts))
-        draw(facts, Path("docs/results/truth.svg"))
+        Path("docs/results/simulator-check.md").write_text(page(facts))
+        draw(facts, Path("docs/results/simulator-check.svg"))
         return
     asked = command_line()
     sets = [measure(f"{task}/{options.quality}", options) for task in TASKS]

@@ -1,0 +1,343 @@
+"""Measure the cells of an experiment: what is in its folder is kept and not made again, by any process.
+
+    cells/KEY.json                  a cell's result
+    data/NAME.json, NAME.npz        facts about a data set; the set itself where it was collected for the experiment
+    stitched/NAME/                  the run of a stitching, with what it did to the data in stitched.json
+    policies/NAME.safetensors       a trained policy
+    training/NAME.safetensors       the state of a training that the time limit stopped
+    locks/                          held by the process that makes a thing
+
+A name holds a hash of the config of what it names. Cells that can be trained in one call are measured together, which
+on an accelerator takes little longer than measuring one of them.
+"""
+
+import json
+import time
+import traceback
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from filelock import FileLock, Timeout
+
+import trajstitch
+from trajstitch import formats
+from trajstitch.benchmark.collect import Collect, collect
+from trajstitch.data.environments import reference
+from trajstitch.data.trajectories import Trajectories
+from trajstitch.errors import InputError
+from trajstitch.evaluation.evaluate import evaluate
+from trajstitch.experiments.cells import Cell, Data, Stitching, digest, rounded, score
+from trajstitch.experiments.provenance import now, this_call
+from trajstitch.experiments.stitched import stitch_together
+from trajstitch.learning.fit import State
+from trajstitch.policies.policy import Policy, load_policies, save_policies
+from trajstitch.policies.train import train_together
+from trajstitch.progress import logger
+from trajstitch.stitching.config import StitchConfig
+from trajstitch.storage.atomic import replacing
+from trajstitch.storage.runs import Run, tensors_of, tree_from
+from trajstitch.storage.tensors import read_tensors, save_tensors
+
+SAVE_SECONDS = 60
+"""The state of a training is saved this often."""
+
+Measure = Callable[[list[Cell]], list[str]]
+"""Measures a group of cells and returns what failed, a line each."""
+
+
+class Engine(Protocol):
+    """What measures groups of cells: one after the other, or on several machines that share the folder."""
+
+    def __call__(self, measure: Measure, groups: list[list[Cell]], /) -> list[str]:
+        """Call `measure` with each group, and return all failures."""
+        ...
+
+
+def local(measure: Measure, groups: list[list[Cell]], /) -> list[str]:
+    """Measure one group after the other in this process."""
+    return [failure for group in groups for failure in measure(group)]
+
+
+def run(cells: Iterable[Cell], folder: Path, time_limit: float | None = None, engine: Engine = local) -> list[str]:
+    """Measure the cells that have no result in the folder, and return what failed, a line each.
+
+    After `time_limit` seconds nothing else is started, and a training saves its state and stops; the next call resumes
+    it. A failure costs no cells but its own. Several processes may share the folder.
+    """
+    cells = list(dict.fromkeys(cells))
+    deadline = float("inf") if time_limit is None else time.time() + time_limit
+    bench = Bench(folder, deadline, this_call())
+    missing = [cell for cell in cells if not bench.result(cell).exists()]
+    sizes: dict[Data, tuple[int, int]] = {}
+    failures = []
+    for data, some in _by(missing, lambda cell: cell.data).items():
+        failures += bench.attempt(some, lambda _, data=data: sizes.update({data: bench.sizes(data)}))
+    failures += engine(bench.measure, groups([cell for cell in missing if cell.data in sizes], sizes))
+    done = sum(bench.result(cell).exists() for cell in cells)
+    logger.info(f"{folder}: {done} of {len(cells)} cells are measured")
+    return failures
+
+
+def groups(cells: Iterable[Cell], sizes: dict[Data, tuple[int, int]]) -> list[list[Cell]]:
+    """Divide cells into groups that can each be stitched and trained in one call.
+
+    `sizes` are those of each data set's observations and actions.
+    """
+
+    def kind(cell: Cell) -> Hashable:
+        return cell.learner.algorithm, cell.stitching and replace(cell.stitching, seed=0), sizes[cell.data]
+
+    return list(_by(cells, kind).values())
+
+
+class OutOfTimeError(Exception):
+    """The time limit is reached."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The folder of an experiment, until when to work in it, and what is recorded of this call."""
+
+    folder: Path
+    deadline: float
+    """By `time.time()`."""
+    call: dict[str, Any]
+
+    def result(self, cell: Cell) -> Path:
+        return self.folder / "cells" / f"{cell.key}.json"
+
+    def measure(self, group: list[Cell]) -> list[str]:
+        """Measure a group of cells, except those that another process is measuring; return what failed."""
+        with ExitStack() as held:
+            mine = [cell for cell in group if self._claim(held, cell) and not self.result(cell).exists()]
+            return self.attempt(mine, self._measure)
+
+    def attempt(self, cells: list[Cell], do: Callable[[list[Cell]], None]) -> list[str]:
+        """Call `do` with the cells or, if that fails, with those of each data set alone; return what failed."""
+        try:
+            if cells:
+                do(cells)
+        except OutOfTimeError as late:
+            logger.info(str(late))
+        except Exception as error:
+            alone = list(_by(cells, lambda cell: cell.data).values())
+            if len(alone) > 1:
+                logger.warning(f"{len(cells)} cells failed together ({error}): now each data set alone")
+                return [failure for some in alone for failure in self.attempt(some, do)]
+            failure = "; ".join(map(str, cells)) + f": {type(error).__name__}: {error}"
+            logger.warning(failure if isinstance(error, InputError) else f"{failure}\n{traceback.format_exc()}")
+            return [failure]
+        return []
+
+    def _measure(self, cells: list[Cell]) -> None:
+        logged = {data: self.load(data) for data in dict.fromkeys(cell.data for cell in cells)}
+        stitched = self._stitched(list(dict.fromkeys(cell for cell in map(_stitching_of, cells) if cell)), logged)
+        sources: dict[Cell, Cell] = {}
+        for cell in cells:
+            job = _stitching_of(cell)
+            # Where stitching left the data unchanged, the policy is the one trained on the logged data.
+            same = job is not None and stitched[job][1]["reason"] is not None
+            sources[cell] = replace(cell, stitching=None) if same else cell
+
+        def data_of(cell: Cell) -> Trajectories:
+            job = _stitching_of(cell)
+            data = logged[cell.data] if job is None else stitched[job][0]
+            return data.best(cell.learner.top) if cell.learner.top < 1 else data
+
+        policies = self._trained(list(dict.fromkeys(sources.values())), data_of)
+        for (data, episodes), some in _by(cells, lambda cell: (cell.data, cell.episodes)).items():
+            self._check_time(f"evaluation on {data.source}")
+            start = time.monotonic()
+            returns = evaluate([policies[sources[cell]] for cell in some], logged[data].metadata, episodes)
+            seconds = (time.monotonic() - start) / len(some)
+            for cell, row in zip(some, returns, strict=True):
+                job = _stitching_of(cell)
+                facts = {"returns": row.round(1).tolist(), "stitched": job and stitched[job][1]}
+                self._write_result(cell, facts, logged[data], policies[sources[cell]].config, seconds)
+
+    def _write_result(
+        self, cell: Cell, facts: dict[str, Any], data: Trajectories, training: dict[str, Any], seconds: float
+    ) -> None:
+        commits = {self.call["commit"], *training["commits"], *(facts["stitched"] or {"commits": ()})["commits"]}
+        known = json.loads(self._facts(cell.data).read_text())
+        result = {
+            "config": cell.config,
+            **facts,
+            "reference": reference(data.metadata),
+            "transitions": data.steps,
+            "seconds": rounded({"load": known["seconds"], "train": training["seconds"], "evaluate": seconds}),
+            "together": training["together"],
+            "commits": sorted(commits),
+            "measured": now(),
+            "call": self.call,
+        }
+        _write_json(self.result(cell), result)
+        logger.info(f"{cell}: {score(result):.1f}")
+
+    def sizes(self, data: Data) -> tuple[int, int]:
+        """Return the sizes of a data set's observations and actions, from its facts if they are there."""
+        if not self._facts(data).exists():
+            self.load(data)
+        facts = json.loads(self._facts(data).read_text())
+        return facts["observation_size"], facts["action_size"]
+
+    def load(self, data: Data) -> Trajectories:
+        """Return a data set, collected if it has to be; raise if it has changed since its facts were written."""
+        file = self._facts(data)
+        with self._lock(data.name):
+            self._check_time(f"loading {data.source}")
+            start = time.monotonic()
+            if data.transitions is None and data.seed == 0:
+                loaded = trajstitch.load(data.source)
+            else:
+                path = file.with_suffix(".npz")
+                if not path.exists():
+                    formats.save(collect(Collect(data.source, data.transitions, data.seed)), f"npz:{path}")
+                loaded = formats.load(f"npz:{path}")
+            if not file.exists():
+                facts = {name: getattr(loaded, name) for name in ("observation_size", "action_size", "fingerprint")}
+                _write_json(file, rounded({**asdict(data), **facts, "seconds": time.monotonic() - start}))
+            if json.loads(file.read_text())["fingerprint"] != loaded.fingerprint:
+                raise InputError(f"{data.source} has changed since {file} was written: measure in another folder")
+        return loaded
+
+    def _facts(self, data: Data) -> Path:
+        return self.folder / "data" / f"{data.name}.json"
+
+    def _stitched(
+        self, jobs: list[tuple[Data, Stitching]], logged: dict[Data, Trajectories]
+    ) -> dict[tuple[Data, Stitching], tuple[Trajectories, dict[str, Any]]]:
+        """Return the stitched data of each job, and what stitching did to it; greedy passes are made together."""
+        found = {}
+        configs = {job: job[1].config_for(logged[job[0]]) for job in jobs}
+        for some in _by(jobs, lambda job: job if configs[job].plan else None).values():
+            with ExitStack() as held:
+                for job in sorted(some, key=_name):  # in one order, so that no two processes wait for each other
+                    held.enter_context(self._lock(_name(job)))
+                runs = [self._stitching_run(job, configs[job]) for job in some]
+                outcomes = stitch_together(
+                    [(run, configs[job], logged[job[0]], job[1].seed) for run, job in zip(runs, some, strict=True)],
+                    before=lambda stage: self._check_time(f"{stage} of a stitching"),
+                )
+                found |= dict(zip(some, outcomes, strict=True))
+        return found
+
+    def _stitching_run(self, job: tuple[Data, Stitching], config: StitchConfig) -> Run:
+        """Start or resume the run of a stitching, and add this commit to those that made it, unless it is finished."""
+        facts = {"data": job[0].name, "seed": job[1].seed, "config": asdict(config)}
+        run = Run.start(self.folder / "stitched" / _name(job), "stitch", facts, resume=True)
+        commits = run.read_json("commits") if run.has("commits") else []
+        if not run.has("stitched") and self.call["commit"] not in commits:
+            run.write_json("commits", [*commits, self.call["commit"]])
+        return run
+
+    def _trained(self, cells: Sequence[Cell], data_of: Callable[[Cell], Trajectories]) -> dict[Cell, Policy]:
+        """Return the policy of each cell; those that are missing are trained, in one call for equal seeds."""
+        files = {cell: self.folder / "policies" / f"{cell.policy_name}.safetensors" for cell in cells}
+        missing = [cell for cell in cells if not files[cell].exists()]
+        by_data = _by(missing, lambda cell: replace(cell, seed=0, episodes=1)).values()
+        for seeds, parts in _by(by_data, lambda some: tuple(sorted({cell.seed for cell in some}))).items():
+            numbers = range(seeds[0], seeds[-1] + 1)
+            names = [files[cell].stem for part in parts for cell in part]
+            state = self.folder / "training" / f"{digest(names)}.safetensors"
+            found = self._train([part[0] for part in parts], data_of, numbers, state)
+            for part, policies in zip(parts, found, strict=True):
+                for cell in part:
+                    save_policies([policies[numbers.index(cell.seed)]], files[cell])
+            state.unlink(missing_ok=True)
+        return {cell: load_policies(files[cell])[0] for cell in cells}
+
+    def _train(
+        self, cells: Sequence[Cell], data_of: Callable[[Cell], Trajectories], seeds: range, path: Path
+    ) -> list[list[Policy]]:
+        """Train policies of these seeds on each cell's data, from the state in `path` if there is one."""
+        algorithm = cells[0].learner.algorithm
+        title = f"{type(algorithm).__name__}, {len(cells)} × {len(seeds)} policies"
+        self._check_time(title)
+        before, start, commits = 0.0, time.monotonic(), {self.call["commit"]}
+        saved = start
+
+        def resumed(state: State) -> State:
+            nonlocal before
+            if not path.exists():
+                return state
+            tensors, facts = read_tensors(path)
+            before, state = float(facts["seconds"]), tree_from(tensors, state, str(path))
+            commits.update(json.loads(facts["commits"]))
+            logger.info(f"{title}: resuming from step {int(state.step):,}")
+            return state
+
+        def each(state: State, metrics: dict[str, float]) -> None:
+            nonlocal saved
+            late = time.time() >= self.deadline and int(state.step) < algorithm.steps
+            if late or time.monotonic() - saved > SAVE_SECONDS:
+                saved = time.monotonic()
+                facts = {"seconds": str(before + saved - start), "commits": json.dumps(sorted(commits))}
+                save_tensors(tensors_of(state), path, facts)
+            if late:
+                raise OutOfTimeError(
+                    f"{title}: time limit reached, stopped at step {int(state.step):,} of {algorithm.steps:,}"
+                )
+
+        sets = [data_of(cell) for cell in cells]
+        found = train_together(sets, algorithm, len(seeds), seeds.start, resumed=resumed, each=each)
+        facts = {"seconds": before + time.monotonic() - start, "together": len(seeds) * len(cells)}
+        facts |= {"commits": sorted(commits)}
+        return [[replace(policy, config=policy.config | facts) for policy in policies] for policies in found]
+
+    def _check_time(self, what: str) -> None:
+        if time.time() >= self.deadline:
+            raise OutOfTimeError(f"{what}: not started, the time limit is reached")
+
+    def _claim(self, held: ExitStack, cell: Cell) -> bool:
+        """Take a cell for this process, if no other has it."""
+        try:
+            held.enter_context(self._lock(f"cell-{cell.key}", wait=False))
+        except OutOfTimeError:
+            return False
+        return True
+
+    @contextmanager
+    def _lock(self, name: str, *, wait: bool = True) -> Iterator[None]:
+        """Hold a lock that other processes respect, after waiting for it until the time limit."""
+        path = self.folder / "locks" / f"{name}.lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock, left = FileLock(path), max(self.deadline - time.time(), 0)
+        try:
+            lock.acquire(timeout=0 if not wait else -1 if left == float("inf") else left)
+        except Timeout as error:
+            raise OutOfTimeError(f"{name}: another process has not finished it") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def _stitching_of(cell: Cell) -> tuple[Data, Stitching] | None:
+    return None if cell.stitching is None else (cell.data, cell.stitching)
+
+
+def _name(job: tuple[Data, Stitching]) -> str:
+    """A file name that says what is stitched, and how."""
+    data, stitching = job
+    return f"{data.name}-{stitching.name}-{digest(stitching.facts)}"
+
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+
+def _by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Group items by a key, both in the order of their first appearance."""
+    found: dict[K, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
+def _write_json(path: Path, value: Any) -> None:
+    with replacing(path, force=True) as fresh:
+        fresh.write_text(json.dumps(value, indent=1) + "\n")
