@@ -47,7 +47,7 @@ def nearest(data: Trajectories, near: NeighbourSearch) -> list[list[int]]:
             if episode[number] != episode[row]
         )
         if near.radius is not None:
-            far = [pair for pair in far if pair[0] <= near.radius**2]
+            far = [pair for pair in far if pair[0] <= float(near.radius) ** 2]
         found.append([number for _, number in far[: near.k]])
     return found
 
@@ -105,7 +105,8 @@ def test_several_passes_equal_algorithm_1_step_by_step(draw):
         low,
         mean,
         consistency,
-        *limits,
+        limits[0],
+        limits[1],
         rules.threshold,
         rules.value_test,
         rules.max_jumps,

@@ -103,7 +103,7 @@ def measured(tmp_path_factory) -> tuple[Path, list[Cell]]:
 
 def weights(policies: list[Policy], metadata: Metadata, episodes: int) -> np.ndarray:
     """Numbers that tell policies apart, without the time that episodes take."""
-    return np.array([[1000 * float(policy.layers[0][0].sum())] * episodes for policy in policies])
+    return np.array([[1000 * float(vars(policy)["layers"][0][0].sum())] * episodes for policy in policies])
 
 
 def test_every_cell_has_one_small_file_that_says_how_it_was_made(measured):
@@ -232,7 +232,7 @@ def same(ones: list[Policy], others: list[Policy]) -> bool:
     return [one.seed for one in ones] == [other.seed for other in others] and all(
         np.array_equal(a, b)
         for one, other in zip(ones, others, strict=True)
-        for layer, layer_too in zip(one.layers, other.layers, strict=True)
+        for layer, layer_too in zip(vars(one)["layers"], vars(other)["layers"], strict=True)
         for a, b in zip(layer, layer_too, strict=True)
     )
 

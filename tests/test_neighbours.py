@@ -19,7 +19,7 @@ def brute_force(states: np.ndarray, group: np.ndarray, near: NeighbourSearch) ->
         far = [(float(squared_distance(states[row], states[other])), other) for other in range(len(states))]
         far = sorted(pair for pair in far if group[pair[1]] != group[row])
         if near.radius is not None:
-            far = [pair for pair in far if pair[0] <= near.radius**2]
+            far = [pair for pair in far if pair[0] <= float(near.radius) ** 2]
         found.append([other for _, other in far[: near.k]])
     return found
 

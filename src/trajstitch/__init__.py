@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from trajstitch.policies.policy import NetworkPolicy, Policy, load_policy
     from trajstitch.policies.td3_bc import TD3BC
     from trajstitch.policies.train import train, train_together
-    from trajstitch.stitching.config import stitch
+    from trajstitch.stitching.config import StitchConfig
+    from trajstitch.stitching.pipeline import stitch
 
 # Looked up on first use, so that `trajstitch --help` and worker processes import only what they need.
 _HOME = {
@@ -46,6 +47,7 @@ _HOME = {
     "Provenance": "data.trajectories",
     "Trajectories": "data.trajectories",
     "concatenate": "data.trajectories",
+    "StitchConfig": "stitching.config",
     "stitch": "stitching.pipeline",
     "train": "policies.train",
     "train_together": "policies.train",
@@ -61,6 +63,7 @@ __all__ = [
     "NetworkPolicy",
     "Policy",
     "Provenance",
+    "StitchConfig",
     "Trajectories",
     "WeightedBC",
     "collect",

@@ -21,6 +21,7 @@ from trajstitch.cli.output import print_json, stdout
 from trajstitch.data.environments import normalised, reference
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
+from trajstitch.learning.bounds import check_bounds
 from trajstitch.progress import logger
 from trajstitch.stitching.config import PRESETS, Preset, StitchConfig, preset
 from trajstitch.stitching.pipeline import Stitched, StitchJob, place, stitch_together
@@ -109,6 +110,7 @@ class Command(ColumnFlags):
         columns = self.mapping(self.source)
         data = sources.load(self.source, columns=columns)
         config = self.config.for_data(data.metadata)
+        check_bounds(config)
         config.check_seeds(self.numbers)
         facts = {"target": self.target, "seed": self.seed, "seeds": self.seeds, "preset": self.preset}
         facts |= {**sources.describe_source(self.source, columns, data), "stitching": asdict(config)}

@@ -18,7 +18,7 @@ from trajstitch.data.environments import normalised
 from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.policies.train import Algorithm
-from trajstitch.stitching.config import PRESETS, StitchConfig, preset_for
+from trajstitch.stitching.config import StitchConfig, preset
 from trajstitch.storage.atomic import replacing
 
 Result = dict[str, Any]
@@ -55,14 +55,11 @@ class Stitching:
 
     def config_for(self, data: Trajectories) -> StitchConfig:
         """Return how to stitch this data; the `paper` preset depends on the task."""
-        return self.config or preset_for(self.name, data)
+        return (self.config or preset(self.name)).for_data(data.metadata)
 
     @property
     def facts(self) -> dict[str, Any]:
-
-        if self.config is None and self.name not in PRESETS:
-            raise InputError(f"unknown preset {self.name!r}; the presets are {', '.join(PRESETS)}")
-        config = asdict(self.config or PRESETS[self.name])
+        config = asdict(self.config or preset(self.name))
         return {"name": self.name, "config": digest(config), "seed": self.seed}
 
 

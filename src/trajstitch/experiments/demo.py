@@ -54,7 +54,7 @@ def run(config: Run) -> None:
     from trajstitch.evaluation.evaluate import evaluate
     from trajstitch.policies.bc import BC
     from trajstitch.policies.train import train
-    from trajstitch.stitching.config import stitch
+    from trajstitch.stitching.pipeline import stitch
 
     start = time.monotonic()
     logged = collect(Collect(config.set, config.transitions, config.seed))

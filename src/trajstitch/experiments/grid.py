@@ -37,6 +37,7 @@ from trajstitch.policies.policy import Policy, load_policies, save_policies
 from trajstitch.policies.train import train_together
 from trajstitch.progress import logger
 from trajstitch.stitching.config import StitchConfig
+from trajstitch.stitching.pipeline import StitchJob
 from trajstitch.storage.atomic import replacing
 from trajstitch.storage.runs import Run, tensors_of, tree_from
 from trajstitch.storage.tensors import read_tensors, save_tensors
@@ -219,8 +220,10 @@ class Bench:
                     held.enter_context(self._lock(_name(job)))
                 runs = [self._stitching_run(job, configs[job]) for job in some]
                 outcomes = stitch_together(
-                    [(run, configs[job], logged[job[0]], job[1].seed) for run, job in zip(runs, some, strict=True)],
-                    before=lambda stage: self._check_time(f"{stage} of a stitching"),
+                    [
+                        StitchJob(logged[job[0]], configs[job], job[1].seed, run=run, before_stage=self._check_stage)
+                        for run, job in zip(runs, some, strict=True)
+                    ]
                 )
                 found |= dict(zip(some, outcomes, strict=True))
         return found
@@ -243,17 +246,21 @@ class Bench:
             numbers = range(seeds[0], seeds[-1] + 1)
             names = [files[cell].stem for part in parts for cell in part]
             state = self.folder / "training" / f"{digest(names)}.safetensors"
-            found = self._train([part[0] for part in parts], data_of, numbers, state)
+            found, facts = self._train([part[0] for part in parts], data_of, numbers, state)
             for part, policies in zip(parts, found, strict=True):
                 for cell in part:
-                    save_policies([policies[numbers.index(cell.seed)]], files[cell])
+                    policy = policies[numbers.index(cell.seed)]
+                    save_policies([policy], files[cell], policy.config | facts)
             state.unlink(missing_ok=True)
         return {cell: load_policies(files[cell])[0] for cell in cells}
 
     def _train(
         self, cells: Sequence[Cell], data_of: Callable[[Cell], Trajectories], seeds: range, path: Path
-    ) -> list[list[Policy]]:
-        """Train policies of these seeds on each cell's data, from the state in `path` if there is one."""
+    ) -> tuple[list[list[Policy]], dict[str, Any]]:
+        """Train policies of these seeds on each cell's data, from the state in `path` if there is one.
+
+        Also returns the facts about the training that its policies record.
+        """
         algorithm = cells[0].learner.algorithm
         title = f"{type(algorithm).__name__}, {len(cells)} × {len(seeds)} policies"
         self._check_time(title)
@@ -285,8 +292,10 @@ class Bench:
         sets = [data_of(cell) for cell in cells]
         found = train_together(sets, algorithm, len(seeds), seeds.start, resumed=resumed, each=each)
         facts = {"seconds": before + time.monotonic() - start, "together": len(seeds) * len(cells)}
-        facts |= {"commits": sorted(commits)}
-        return [[replace(policy, config=policy.config | facts) for policy in policies] for policies in found]
+        return found, facts | {"commits": sorted(commits)}
+
+    def _check_stage(self, stage: str) -> None:
+        self._check_time(f"{stage} of a stitching")
 
     def _check_time(self, what: str) -> None:
         if time.time() >= self.deadline:

@@ -23,9 +23,9 @@ class Bounds:
     high: float = math.inf
 
     def check(self, name: str, value: Any) -> None:
-        """Raise if the value of the parameter `name` is out of bounds; None is not."""
+        """Raise if the value of the parameter `name` is out of bounds; what is no number, such as None, is not."""
         for one in value if isinstance(value, (tuple, list)) else (value,):
-            if one is not None and not self.low <= one <= self.high:
+            if isinstance(one, (int, float)) and not self.low <= one <= self.high:
                 bound = f"at most {self.high:g}" if one > self.high else f"at least {self.low:g}"
                 raise InputError(f"`{name}` must be {bound}, not {one:g}")
 

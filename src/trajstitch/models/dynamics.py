@@ -6,6 +6,7 @@ predicts mean and standard deviation of the standardised change s' − s.
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import equinox as eqx
 import jax
@@ -19,6 +20,7 @@ from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import Transitions, hold_out, transitions
 from trajstitch.learning.batching import in_batches
+from trajstitch.learning.bounds import Bounds
 from trajstitch.learning.fit import Metrics, Objective, begin, fit, member
 from trajstitch.learning.fit_report import FitReport
 from trajstitch.learning.losses import log_density
@@ -55,21 +57,21 @@ class Gaussian(eqx.Module):
 class Dynamics:
     """The ensemble for p(s'|s): maximum likelihood, with early stopping on held-out likelihood."""
 
-    members: int = 7
+    members: Annotated[int, Bounds(1)] = 7
     """Networks to train."""
-    keep: int = 5
+    keep: Annotated[int, Bounds(1)] = 5
     """Networks to keep: those with the best held-out likelihood."""
-    hidden: tuple[int, ...] = (200, 200, 200)
+    hidden: Annotated[tuple[int, ...], Bounds(1)] = (200, 200, 200)
     """Widths of the hidden layers."""
-    learning_rate: float = 3e-4
+    learning_rate: Annotated[float, Bounds(0)] = 3e-4
     """Adam's step size."""
-    batch_size: int = 256
+    batch_size: Annotated[int, Bounds(1)] = 256
     """Steps in a batch."""
-    steps: int = 200_000
+    steps: Annotated[int, Bounds(1)] = 200_000
     """Gradient steps at most."""
-    patience: int = 10_000
+    patience: Annotated[int, Bounds(1)] = 10_000
     """Stop a member after this many steps without a better held-out likelihood."""
-    held_out: float = 0.2
+    held_out: Annotated[float, Bounds(0, 1)] = 0.2
     """Share of the steps held out."""
 
     def init(self, key: PRNGKeyArray, scale: Normaliser, change: Normaliser) -> Gaussian:

@@ -6,7 +6,9 @@ there. A jump's consistency is the worst member's error over the jump's own leng
     c = max over e of ‖f_e(s,â) − (ŝ'−s)‖ / ‖ŝ'−s‖
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import equinox as eqx
 import jax
@@ -19,6 +21,7 @@ from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import Transitions, hold_out, transitions
 from trajstitch.learning.batching import in_batches
+from trajstitch.learning.bounds import Bounds
 from trajstitch.learning.fit import Metrics, Objective, begin, fit
 from trajstitch.learning.fit_report import FitReport, explained
 from trajstitch.learning.networks import MLP, normaliser_of
@@ -84,24 +87,25 @@ def score_steps(
 class ForwardDynamics:
     """The ensemble for f(s, a): mean squared error of the change and the reward, with early stopping."""
 
-    members: int = 3
+    members: Annotated[int, Bounds(1)] = 3
     """Networks in the ensemble."""
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: Annotated[tuple[int, ...], Bounds(1)] = (256, 256)
     """Widths of the hidden layers."""
-    learning_rate: float = 1e-3
+    learning_rate: Annotated[float, Bounds(0)] = 1e-3
     """Adam's first step size; it decays to zero along a cosine."""
-    batch_size: int = 256
+    batch_size: Annotated[int, Bounds(1)] = 256
     """Steps in a batch."""
-    steps: int = 100_000
+    steps: Annotated[int, Bounds(1)] = 100_000
     """Gradient steps at most."""
-    patience: int = 10_000
+    patience: Annotated[int, Bounds(1)] = 10_000
     """Stop a member after this many steps without a better held-out error."""
-    held_out: float = 0.1
+    held_out: Annotated[float, Bounds(0, 1)] = 0.1
     """Share of the steps held out."""
 
-    def init(self, key: PRNGKeyArray, scales: tuple[Normaliser, Normaliser, Normaliser, Normaliser]) -> Forward:
+    def init(self, key: PRNGKeyArray, scales: Sequence[Normaliser]) -> Forward:
         size, actions = (len(scale.mean) for scale in scales[:2])
-        return Forward(*scales, MLP(size + actions, self.hidden, size + 1, key))
+        observation, action, change, reward = scales
+        return Forward(observation, action, change, reward, MLP(size + actions, self.hidden, size + 1, key))
 
     def loss(self, model: Forward, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Metrics]:
         found = model.standardised(batch.observation, batch.action)

@@ -1,6 +1,7 @@
 """Inverse dynamics p(a|s,s'): a conditional variational autoencoder that predicts the action between two states."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import equinox as eqx
 import jax
@@ -13,6 +14,7 @@ from trajstitch.data.normalise import Normaliser, action_bounds
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import Transitions, hold_out, transitions
 from trajstitch.learning.batching import in_batches
+from trajstitch.learning.bounds import Bounds
 from trajstitch.learning.fit import Metrics, Objective, begin, fit, member
 from trajstitch.learning.fit_report import FitReport, explained
 from trajstitch.learning.networks import MLP, normaliser_of
@@ -63,17 +65,17 @@ class Inverse(eqx.Module):
 class InverseDynamics:
     """The autoencoder for p(a|s,s'): the evidence lower bound, weighted as PLAS and BCQ do."""
 
-    hidden: tuple[int, ...] = ()
+    hidden: Annotated[tuple[int, ...], Bounds(1)] = ()
     """Widths of the hidden layers; if empty, 2 × 256, or 2 × 750 from 900,000 transitions on."""
-    learning_rate: float = 1e-4
+    learning_rate: Annotated[float, Bounds(0)] = 1e-4
     """Adam's step size."""
-    batch_size: int = 100
+    batch_size: Annotated[int, Bounds(1)] = 100
     """Steps in a batch."""
-    steps: int = 400_000
+    steps: Annotated[int, Bounds(1)] = 400_000
     """Gradient steps."""
-    divergence_weight: float = 0.5
+    divergence_weight: Annotated[float, Bounds(0)] = 0.5
     """Weight of the latent's KL divergence from its prior, relative to the action's mean squared error."""
-    held_out: float = 0.05
+    held_out: Annotated[float, Bounds(0, 1)] = 0.05
     """Share of the steps held out to measure the action error."""
 
     def init(self, key: PRNGKeyArray, data: Trajectories) -> Inverse:

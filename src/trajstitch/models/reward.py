@@ -1,6 +1,7 @@
 """The reward of a step (s, a, s'): a regression, or the paper's conditional Wasserstein GAN."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import equinox as eqx
 import jax
@@ -13,6 +14,7 @@ from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import Transitions, hold_out, transitions
 from trajstitch.learning.batching import in_batches
+from trajstitch.learning.bounds import Bounds
 from trajstitch.learning.fit import Metrics, Objective, begin, fit, member
 from trajstitch.learning.fit_report import FitReport, explained
 from trajstitch.learning.networks import MLP, normaliser_of
@@ -27,7 +29,7 @@ class Reward(eqx.Module):
     reward: Normaliser
     generator: MLP
     critic: MLP | None
-    latent_size: int = eqx.field(static=True)
+    latent_size: Annotated[int, Bounds(1)] = eqx.field(static=True)
 
     def __call__(
         self,
@@ -58,15 +60,15 @@ class Reward(eqx.Module):
 class RegressionReward:
     """Reward by regression: mean squared error."""
 
-    hidden: tuple[int, ...] = (512, 512)
+    hidden: Annotated[tuple[int, ...], Bounds(1)] = (512, 512)
     """Widths of the hidden layers."""
-    learning_rate: float = 3e-4
+    learning_rate: Annotated[float, Bounds(0)] = 3e-4
     """Adam's step size."""
-    batch_size: int = 256
+    batch_size: Annotated[int, Bounds(1)] = 256
     """Steps in a batch."""
-    steps: int = 100_000
+    steps: Annotated[int, Bounds(1)] = 100_000
     """Gradient steps."""
-    held_out: float = 0.05
+    held_out: Annotated[float, Bounds(0, 1)] = 0.05
     """Share of the steps held out to measure the reward error."""
 
     def init(self, key: PRNGKeyArray, data: Trajectories) -> Reward:
@@ -88,23 +90,23 @@ class GenerativeReward:
     The paper does not say how its critic is kept Lipschitz; here its slope in the reward is penalised (WGAN-GP).
     """
 
-    hidden: tuple[int, ...] = (512, 512)
+    hidden: Annotated[tuple[int, ...], Bounds(1)] = (512, 512)
     """Widths of the hidden layers."""
-    latent_size: int = 2
+    latent_size: Annotated[int, Bounds(1)] = 2
     """Dimensions of the generator's noise."""
-    learning_rate: float = 1e-4
+    learning_rate: Annotated[float, Bounds(0)] = 1e-4
     """Adam's step size, with betas of 0.5 and 0.999."""
-    decay: float = 1e-4
+    decay: Annotated[float, Bounds(0)] = 1e-4
     """L2 regularisation of the critic."""
-    critic_steps: int = 5
+    critic_steps: Annotated[int, Bounds(1)] = 5
     """Critic steps for each generator step."""
-    slope_penalty: float = 10.0
+    slope_penalty: Annotated[float, Bounds(0)] = 10.0
     """Weight of the gradient penalty: the critic's squared distance from slope 1."""
-    batch_size: int = 256
+    batch_size: Annotated[int, Bounds(1)] = 256
     """Steps in a batch."""
-    steps: int = 200_000
+    steps: Annotated[int, Bounds(1)] = 200_000
     """Critic steps."""
-    held_out: float = 0.05
+    held_out: Annotated[float, Bounds(0, 1)] = 0.05
     """Share of the steps held out to measure the reward error."""
 
     def init(self, key: PRNGKeyArray, data: Trajectories) -> Reward:

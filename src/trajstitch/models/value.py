@@ -6,6 +6,7 @@ target bootstraps. The networks predict standardised discounted returns.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import equinox as eqx
 import jax
@@ -19,6 +20,7 @@ from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import Transitions, hold_out, transitions
 from trajstitch.learning.batching import in_batches
+from trajstitch.learning.bounds import Bounds
 from trajstitch.learning.buffer import fill_buffer
 from trajstitch.learning.fit import Metrics, Objective, begin, fit, member, stack
 from trajstitch.learning.fit_report import FitReport, explained
@@ -49,21 +51,21 @@ class Value(eqx.Module):
 class TwinValue:
     """Twin V: the squared Bellman error of two networks, with target networks."""
 
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: Annotated[tuple[int, ...], Bounds(1)] = (256, 256)
     """Widths of the hidden layers."""
-    learning_rate: float = 3e-4
+    learning_rate: Annotated[float, Bounds(0)] = 3e-4
     """Adam's step size."""
-    batch_size: int = 256
+    batch_size: Annotated[int, Bounds(1)] = 256
     """Steps in a batch."""
-    steps: int = 1_000_000
+    steps: Annotated[int, Bounds(1)] = 1_000_000
     """Gradient steps from scratch."""
-    warm_steps: int | None = None
+    warm_steps: Annotated[int, Bounds(1)] | None = None
     """Gradient steps when V starts from the last pass's; if None, every pass trains V from scratch."""
-    discount: float = 0.99
+    discount: Annotated[float, Bounds(0, 1)] = 0.99
     """Discount γ of a reward one step later."""
-    target_rate: float = 0.005
+    target_rate: Annotated[float, Bounds(0, 1)] = 0.005
     """Rate τ at which the target networks follow the trained ones."""
-    held_out: float = 0.05
+    held_out: Annotated[float, Bounds(0, 1)] = 0.05
     """Share of the steps held out to measure the value error."""
 
     def init(self, key: PRNGKeyArray, data: Trajectories) -> Value:

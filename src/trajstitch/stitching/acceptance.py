@@ -1,11 +1,13 @@
 """From walks to D_{k+1}: fill in the jumps, and accept the rebuilt trajectories that are better."""
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 
 from trajstitch.data import ragged
+from trajstitch.learning.bounds import Bounds
 from trajstitch.stitching.graph import Edges, EdgeScorer, StitchGraph
 from trajstitch.stitching.jump_tests import Scores, likelihood_margin
 from trajstitch.stitching.paths import Jumps, Paths
@@ -22,9 +24,9 @@ class Rules:
     value_test: bool = True
     """Jump only to states of higher value. Otherwise (greedy passes only) jump to the likeliest candidate and accept
     every trajectory that changed, which makes the data more varied instead of better."""
-    max_jumps: int | None = None
+    max_jumps: Annotated[int, Bounds(0)] | None = None
     """Accept only trajectories with at most this many jumps made in a pass; None: any number."""
-    horizon: int | None = None
+    horizon: Annotated[int, Bounds(1)] | None = None
     """Longest trajectory that a walk may make; None: the longest in the data."""
 
     def longest(self, paths: Paths) -> int:

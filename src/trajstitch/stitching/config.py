@@ -1,12 +1,13 @@
 """StitchConfig: everything that a stitched data set depends on, beside the data and the seed; and the presets."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Literal
 
 from trajstitch.data import environments
 from trajstitch.data.trajectories import Metadata
 from trajstitch.errors import InputError, did_you_mean
+from trajstitch.learning.bounds import Bounds
 from trajstitch.models.dynamics import Dynamics
 from trajstitch.models.forward import ForwardDynamics
 from trajstitch.models.inverse import InverseDynamics
@@ -38,11 +39,11 @@ class StitchConfig:
     """Plan on the graph; None: the paper's greedy passes with a learned V."""
     value: TwinValue = field(default_factory=TwinValue)
     """V, for greedy passes."""
-    passes: int = 5
+    passes: Annotated[int, Bounds(0)] = 5
     """Greedy passes (the paper's K), with V fitted again before each."""
     sample_latents: bool = False
     """Sample the latent of each jump's action and reward, as the paper does; otherwise take the most plausible."""
-    min_predictability: float = 0.0
+    min_predictability: Annotated[float, Bounds(0, 1)] = 0.0
     """Leave the data unchanged if states predict a smaller share of the variance of returns; 0 always stitches."""
 
     def __post_init__(self) -> None:
@@ -55,6 +56,9 @@ class StitchConfig:
             )
         if not self.rules.value_test and not any(isinstance(test, Likelihood) for test in self.tests.values()):
             raise InputError("`rules.value_test=False` jumps to the likeliest state: add the test 'likelihood'")
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.tests.items()), *(getattr(self, item.name) for item in fields(self)[1:])))
 
     def for_data(self, metadata: Metadata) -> "StitchConfig":
         """Return the config with what depends on the data's task filled in."""

@@ -7,7 +7,7 @@ one file that implements `JumpTest` and one line in a preset.
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import equinox as eqx
 import jax
@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Integer, PRNGKeyArray
 from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.learning.batching import in_batches
+from trajstitch.learning.bounds import Bounds
 from trajstitch.learning.fit_report import FitReport
 from trajstitch.learning.losses import log_density
 from trajstitch.models.dynamics import Dynamics, Gaussian, fit_dynamics, untrained_dynamics
@@ -145,7 +146,7 @@ class Consistency:
 
     forward: ForwardDynamics = field(default_factory=ForwardDynamics)
     """The ensemble for f(s, a)."""
-    limit: float | None = 0.2
+    limit: Annotated[float, Bounds(0)] | None = 0.2
     """Largest share of the jump's length that its action may miss the target by. Larger lets more jumps through; None
     scores jumps without testing them."""
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import faiss
 import jax
@@ -25,6 +25,7 @@ from scipy.spatial import KDTree
 
 from trajstitch.data import ragged
 from trajstitch.errors import InputError
+from trajstitch.learning.bounds import Bounds
 from trajstitch.progress import logger, progress
 
 Method = Literal["auto", "tree", "flat", "accelerator", "approximate"]
@@ -44,17 +45,17 @@ SAMPLE = 1000
 class NeighbourSearch:
     """Which states count as neighbours."""
 
-    k: int | None = 16
+    k: Annotated[int, Bounds(1)] | None = 16
     """At most this many neighbours, the nearest; None: all within the radius. Larger finds more candidates, and takes
     longer."""
-    radius: float | Literal["authors"] | None = None
+    radius: Annotated[float, Bounds(0)] | Literal["authors"] | None = None
     """Largest distance of a neighbour; None: no limit. authors: the radius that the paper's authors use for Hopper,
     HalfCheetah and Walker2d, on raw states; other tasks get the 16 nearest standardised states."""
     standardise: bool = True
     """Measure distances between standardised states; otherwise in the data's own units."""
     method: Method = "auto"
     """Search engine; all but `approximate` are exact. auto: the fastest for the data and the machine."""
-    recall: float = 0.99
+    recall: Annotated[float, Bounds(0, 1)] = 0.99
     """Share of the true neighbours that an approximate index must find, measured on a sample."""
 
     def __post_init__(self) -> None:

@@ -26,6 +26,7 @@ from trajstitch import formats
 from trajstitch.data.normalise import rescale_for_float32
 from trajstitch.data.trajectories import Provenance, Trajectories
 from trajstitch.errors import InputError
+from trajstitch.learning.bounds import check_bounds
 from trajstitch.learning.fit_report import FitReport
 from trajstitch.models.inverse import fit_inverse
 from trajstitch.models.reward import fit_reward
@@ -126,6 +127,7 @@ def stitch_together(jobs: Sequence[StitchJob]) -> list[list[Stitched]]:
     The V's of all greedy passes train together, so the configs must be the same but for the neighbour search.
     """
     for job in jobs:
+        check_bounds(job.config)
         job.config.check_seeds(job.numbers)
     several = [Stages(job) for job in jobs]
     reasons = [stages.reason() for stages in several]

@@ -17,6 +17,7 @@ values of jumps are left to find, as sums along pointers, exact after a few doub
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
@@ -25,6 +26,7 @@ from trajstitch.data import ragged
 from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
+from trajstitch.learning.bounds import Bounds
 from trajstitch.stitching.acceptance import edges_of_graph
 from trajstitch.stitching.graph import StitchGraph
 from trajstitch.stitching.greedy import Decisions
@@ -35,16 +37,16 @@ from trajstitch.stitching.neighbours import Neighbours, squared_distance
 class Plan:
     """How values are planned, and how many trajectories may share a state."""
 
-    discount: float = 0.99
+    discount: Annotated[float, Bounds(0, 1)] = 0.99
     """Discount γ of a reward one step later. Larger plans further ahead."""
-    pessimism: float = 1.0
+    pessimism: Annotated[float, Bounds(0)] = 1.0
     """Price of a jump, in units of its predicted error times the slope of returns. Larger makes fewer jumps."""
-    improvements: int = 200
+    improvements: Annotated[int, Bounds(1)] = 200
     """Rounds of policy iteration at most; it stops when nothing changes."""
-    max_visits: float = 1.0
+    max_visits: Annotated[float, Bounds(0, 1)] = 1.0
     """Share of the trajectories that may visit one logged state (at least 20 may). Larger gains more return and keeps
     fewer different states."""
-    parts: int = 10
+    parts: Annotated[int, Bounds(1)] = 10
     """Parts in which the trajectories are rebuilt, each by a plan around the states that are full by then."""
 
 
