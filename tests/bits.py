@@ -142,7 +142,8 @@ def stitched() -> dict[str, str]:
 
     found = {}
     for name, preset in presets().items():
-        better: Any = trajstitch.stitch(hopper(), reduced(preset), **({"seeds": 2} if name == "paper" else {}))
+        several: Any = {"seeds": 2} if name == "paper" else {}
+        better: Any = trajstitch.stitch(hopper(), reduced(preset), **several)
         for number, data in enumerate(better if isinstance(better, list) else [better]):
             jumps = int(data.provenance.stitched.sum())
             found[f"{name} {number}, {jumps} jumps"] = of_data(data)

@@ -19,14 +19,17 @@ from trajstitch.policies.bc import BC
 from trajstitch.policies.policy import Policy, load_policies
 from trajstitch.policies.train import train_together
 from trajstitch.stitching import config as stitching
-from trajstitch.stitching.graph import Reach
+from trajstitch.stitching.jump_tests import Consistency, Likelihood
 from trajstitch.storage.markdown import markdown_table
 
 REPLAY, EXPERT = Data("hopper/medium-replay", 600), Data("hopper/expert", 600)  # the latter is one episode
 BRIEF = BC(steps=40, hidden=(8,), batch_size=16)
-LOOSE = Reach(margin=None, consistency=None)  # so that jumps are made
-PLANNED = Stitching("planned", replace(SMALL, reach=LOOSE))
-GREEDILY = Stitching("greedy", replace(GREEDY, reach=LOOSE), seed=1)
+LIKELIHOOD, CONSISTENCY = SMALL.tests.values()
+assert isinstance(LIKELIHOOD, Likelihood)
+assert isinstance(CONSISTENCY, Consistency)
+LOOSE = {"likelihood": replace(LIKELIHOOD, margin=None), "consistency": replace(CONSISTENCY, limit=None)}
+PLANNED = Stitching("planned", replace(SMALL, tests=LOOSE))  # limits that let every jump through
+GREEDILY = Stitching("greedy", replace(GREEDY, tests=LOOSE), seed=1)
 
 
 # A whole experiment is as small as this

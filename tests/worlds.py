@@ -53,8 +53,8 @@ def models() -> Models:
     dynamics = jax.vmap(lambda key: Dynamics(hidden=(8,)).init(key, scale, change))(keys[:3])
     forward = jax.vmap(lambda key: ForwardDynamics(hidden=(8,)).init(key, (scale, action, change, reward)))(keys[:2])
     inverse = InverseDynamics(hidden=(8,)).init(keys[4], data)
-    reward = GenerativeReward(hidden=(8,)).init(keys[5], data)
-    return Models(inverse, reward, {"likelihood": dynamics, "consistency": forward})
+    generator = GenerativeReward(hidden=(8,)).init(keys[5], data)
+    return Models(inverse, generator, {"likelihood": dynamics, "consistency": forward})
 
 
 def jump_tests(margin: float | None = 0.0, limit: float | None = None, *, forward: bool = True) -> dict[str, JumpTest]:

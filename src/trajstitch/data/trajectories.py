@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import Space
@@ -78,7 +78,7 @@ class Provenance:
                 raise InputError(f"provenance: {item.name} has another length than stitched")
 
     @classmethod
-    def logged(cls, offsets: Integer[np.ndarray, " episodes+1"]) -> Self:
+    def logged(cls, offsets: Integer[np.ndarray, " episodes+1"]) -> "Provenance":
         """Return the provenance of data without jumps: every step is logged."""
         lengths = np.diff(offsets)
         nothing = np.full(offsets[-1], np.nan, np.float32)
@@ -91,7 +91,7 @@ class Provenance:
             predicted_reward=nothing,
         )
 
-    def rows(self, index: Integer[np.ndarray, " rows"]) -> Self:
+    def rows(self, index: Integer[np.ndarray, " rows"]) -> "Provenance":
         """Return the provenance of some of the steps."""
         return type(self)(**{item.name: getattr(self, item.name)[index] for item in fields(self)})
 
@@ -232,7 +232,7 @@ class Trajectories:
 
     # Choosing episodes
 
-    def __getitem__(self, which: int | slice | Sequence[int] | np.ndarray) -> Self:
+    def __getitem__(self, which: int | slice | Sequence[int] | np.ndarray) -> "Trajectories":
         """Return the chosen episodes in the given order; an integer gives a set of one episode."""
         episodes = np.atleast_1d(np.arange(len(self))[list(which) if isinstance(which, Sequence) else which])
         if len(episodes) == 0:
@@ -262,10 +262,10 @@ class Trajectories:
             made.update(array.view(np.uint8).data if array.size else b"")
         return made.hexdigest()
 
-    def __iter__(self) -> Iterator[Self]:
+    def __iter__(self) -> Iterator["Trajectories"]:
         return (self[episode] for episode in range(len(self)))
 
-    def best(self, fraction: float) -> Self:
+    def best(self, fraction: float) -> "Trajectories":
         """Return the best `fraction` of the episodes by return (at least one), in their original order.
 
         Episodes without steps come last. The return of a stitched episode is partly predicted and counts 10 % less,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from filelock import FileLock, Timeout
 
@@ -49,6 +49,7 @@ Measure = Callable[[list[Cell]], list[str]]
 """Measures a group of cells and returns what failed, a line each."""
 
 
+@runtime_checkable
 class Engine(Protocol):
     """What measures groups of cells: one after the other, or on several machines that share the folder."""
 

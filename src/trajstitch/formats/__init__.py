@@ -10,7 +10,7 @@ Built-in sets such as hopper/medium-replay are no URIs: `benchmark.sources` reso
 
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from trajstitch.errors import InputError, did_you_mean
 
@@ -26,6 +26,7 @@ FORMATS = {
 """The module of each scheme, imported on first use. A new format is one module and one line here."""
 
 
+@runtime_checkable
 class Format(Protocol):
     """What a format can do. Any module with these names is a format.
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from trajstitch.errors import InputError, did_you_mean
 from trajstitch.formats.files import require_readable
@@ -59,7 +59,7 @@ class Columns:
     """Highest allowed action: one number for all action columns, or one for each."""
 
     @classmethod
-    def from_toml(cls, path: Path) -> Self:
+    def from_toml(cls, path: Path) -> "Columns":
         """Read the columns from a TOML file whose keys are the names of these fields."""
         require_readable(path)
         try:

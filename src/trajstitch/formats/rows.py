@@ -1,7 +1,7 @@
 """Cut logs of flat rows, one per step (D4RL, most NPZ files, tables), into episodes."""
 
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
@@ -17,6 +17,7 @@ BLOCK = 1 << 15
 """Rows read and compared at a time: enough to be fast, few enough to need little memory."""
 
 
+@runtime_checkable
 class Rows(Protocol):
     """A NumPy array, or an open h5py dataset whose rows are still in the file."""
 

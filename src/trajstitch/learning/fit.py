@@ -18,7 +18,7 @@ differently, one program trains one member, and members take turns; elsewhere th
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -55,6 +55,7 @@ class Objective:
     """Change the model after this objective's step, such as by moving target networks."""
 
 
+@runtime_checkable
 class Algorithm(Protocol):
     """What `fit` trains: a config that is frozen and hashable, so that equal configs share one compiled loop."""
 

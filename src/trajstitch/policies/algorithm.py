@@ -20,6 +20,7 @@ from trajstitch.policies.td3 import Actor
 from trajstitch.policies.training_data import Sizes, TrainingData
 
 
+@runtime_checkable
 class Algorithm(Protocol):
     """A frozen dataclass whose fields are the method's settings.
 

@@ -7,7 +7,7 @@ one file that implements `JumpTest` and one line in a preset.
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -71,6 +71,7 @@ class Candidates:
         return replace(self, action=action)
 
 
+@runtime_checkable
 class JumpTest(Protocol):
     """What a test must do. `model` is what its `fit` returned: an `equinox.Module`, saved and loaded by its leaves."""
 

@@ -5,7 +5,7 @@ with capacity (`capacity.BestFreeAction`). What a walk is stands in `greedy`.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Integer
@@ -32,6 +32,7 @@ class Walks:
     truncated: Bool[np.ndarray, " episodes"]
 
 
+@runtime_checkable
 class Chooser(Protocol):
     """Decides how walks go on."""
 
