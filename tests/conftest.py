@@ -1,9 +1,16 @@
-"""Every test has a Minari store of its own and asks no remote, and none fails because the machine is slow."""
+"""Every test has a Minari store of its own and asks no remote, and none fails because the machine is slow.
+
+The types and array shapes that trajstitch declares are checked at every call, result and dataclass field.
+"""
 
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from jaxtyping import install_import_hook
+
+# The hook works on modules imported after it.
+install_import_hook("trajstitch", "typechecker.check")
 
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
@@ -15,3 +22,9 @@ def minari_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(store))
     monkeypatch.setattr("trajstitch.formats.minari._remote_answers", lambda: False)
     return store
+
+
+@pytest.fixture
+def wrong_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the test give arguments of wrong types or shapes, as users may; the error they get is what it tests."""
+    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)

@@ -102,6 +102,7 @@ def test_a_missing_array_is_named(tmp_path: Path) -> None:
         load(tmp_path, arrays)
 
 
+@pytest.mark.usefixtures("wrong_types")
 def test_an_array_of_another_length_is_named_with_the_file(tmp_path: Path) -> None:
     whole = load(tmp_path, log())
     traced = replace(whole, provenance=Provenance.logged(whole.offsets))

@@ -176,11 +176,13 @@ def test_making_one_leaves_the_callers_array_writable() -> None:
         ("offsets", np.array([0]), "no episodes"),
     ],
 )
+@pytest.mark.usefixtures("wrong_types")
 def test_arrays_that_do_not_fit_are_refused_by_name(name: str, value: np.ndarray, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         replace(two_episodes(), **{name: value})
 
 
+@pytest.mark.usefixtures("wrong_types")
 def test_provenance_must_cover_every_step() -> None:
     with pytest.raises(InputError, match="provenance: has 2 rows for 3 steps"):
         replace(two_episodes(), provenance=Provenance.logged(np.array([0, 2])))

@@ -194,10 +194,10 @@ def copies(data: Trajectories) -> list[tuple[int, int]]:
     _, group, count = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
     first_with: dict[bytes, int] = {}
     found: list[tuple[int, int]] = []
-    for episode in episodes[count[group.ravel()] > 1]:
-        original = first_with.setdefault(_digest(data, episode), int(episode))
+    for episode in episodes[count[group.ravel()] > 1].tolist():
+        original = first_with.setdefault(_digest(data, episode), episode)
         if original != episode:
-            found.append((int(episode), original))
+            found.append((episode, original))
     return found
 
 

@@ -66,7 +66,7 @@ def normalised(returns: float | Float[np.ndarray, "..."], metadata: "Metadata") 
     """Return scores for returns: 0 for the reference's random policy, 100 for its expert; unchanged without one."""
     scale = reference(metadata)
     with np.errstate(over="ignore"):
-        return np.asarray(returns) if scale is None else 100 * (np.asarray(returns) - scale[0]) / (scale[1] - scale[0])
+        return np.asarray(returns if scale is None else 100 * (np.asarray(returns) - scale[0]) / (scale[1] - scale[0]))
 
 
 def environment_id(metadata: "Metadata") -> str | None:

@@ -10,7 +10,7 @@ def offsets_of(lengths: Integer[np.ndarray, " runs"]) -> Integer[np.ndarray, " r
     return np.concatenate(([0], np.cumsum(lengths)))
 
 
-def offsets_from_ends(ends: Bool[np.ndarray, " rows"]) -> Integer[np.ndarray, " runs+1"]:
+def offsets_from_ends(ends: Bool[np.ndarray, " rows"]) -> Integer[np.ndarray, " runs_plus_1"]:
     """Return the offsets of runs whose last rows are marked by `ends`."""
     return np.concatenate(([0], np.flatnonzero(ends) + 1))
 
@@ -34,7 +34,8 @@ def rows_of(
 
 def sums(values: Shaped[np.ndarray, " rows"], lengths: Integer[np.ndarray, " runs"]) -> Float[np.ndarray, " runs"]:
     """Return the sum over each run."""
-    return np.bincount(owners(lengths), values, minlength=len(lengths))
+    # Without any rows, bincount ignores the weights and counts in integers.
+    return np.bincount(owners(lengths), values, minlength=len(lengths)).astype(np.float64, copy=False)
 
 
 def discounted_sums(

@@ -78,7 +78,7 @@ class Provenance:
                 raise InputError(f"provenance: {item.name} has another length than stitched")
 
     @classmethod
-    def logged(cls, offsets: Integer[np.ndarray, " episodes+1"]) -> "Provenance":
+    def logged(cls, offsets: Integer[np.ndarray, " episodes_plus_1"]) -> "Provenance":
         """Return the provenance of data without jumps: every step is logged."""
         lengths = np.diff(offsets)
         nothing = np.full(offsets[-1], np.nan, np.float32)
@@ -100,12 +100,12 @@ class Provenance:
 class Trajectories:
     """An immutable set of episodes. Shapes are checked here, contents by `checks.check`."""
 
-    observations: Float[np.ndarray, "steps+episodes observation"]
+    observations: Float[np.ndarray, "states observation"]
     actions: Float[np.ndarray, "steps action"]
     rewards: Float[np.ndarray, " steps"]
     terminated: Bool[np.ndarray, " steps"]
     truncated: Bool[np.ndarray, " steps"]
-    offsets: Integer[np.ndarray, " episodes+1"]
+    offsets: Integer[np.ndarray, " episodes_plus_1"]
     metadata: Metadata = Metadata()
     provenance: Provenance | None = None
 

@@ -40,7 +40,7 @@ class _Part:
     extra: int = 0
     """Rows of an episode in addition to its steps: 1 for observations and infos."""
 
-    def of(self, episode: int, offsets: Integer[np.ndarray, " episodes+1"]) -> Shaped[np.ndarray, "rows ..."]:
+    def of(self, episode: int, offsets: Integer[np.ndarray, " episodes_plus_1"]) -> Shaped[np.ndarray, "rows ..."]:
         """Return the rows of one episode."""
         start, stop = offsets[episode] + episode * self.extra, offsets[episode + 1] + (episode + 1) * self.extra
         return self.rows[start:stop]
@@ -92,7 +92,7 @@ def read(
     }, left_out
 
 
-def _offsets(file: h5py.File, episodes: int, source: str) -> Integer[np.ndarray, " episodes+1"]:
+def _offsets(file: h5py.File, episodes: int, source: str) -> Integer[np.ndarray, " {episodes}+1"]:
     lengths = np.empty(episodes, np.int64)
     for episode in range(episodes):
         try:
@@ -119,7 +119,7 @@ def _dtype(first: h5py.Group, name: str, source: str) -> np.dtype:
     return stored.dtype.newbyteorder("=")
 
 
-def _fill(file: h5py.File, parts: list[_Part], offsets: Integer[np.ndarray, " episodes+1"], source: str) -> None:
+def _fill(file: h5py.File, parts: list[_Part], offsets: Integer[np.ndarray, " episodes_plus_1"], source: str) -> None:
     names = [part.path.encode() for part in parts]
     types = [h5t.py_create(part.rows.dtype, logical=True) for part in parts]
     with progress(f"loading {source}", int(offsets[-1])) as advance:
@@ -202,7 +202,7 @@ def _layout(rows: Shaped[np.ndarray, "rows ..."]) -> tuple[h5s.SpaceID, h5p.Prop
     return h5s.create_simple(rows.shape, (h5s.UNLIMITED, *rows.shape[1:])), plan
 
 
-def _with_reset(values: Shaped[np.ndarray, " steps"], data: Trajectories) -> Shaped[np.ndarray, "steps+episodes"]:
+def _with_reset(values: Shaped[np.ndarray, " steps"], data: Trajectories) -> Shaped[np.ndarray, " steps+{len(data)}"]:
     """Return one value per observation: a placeholder for an episode's first, then those of its steps."""
     nothing = {"f": np.nan, "i": -1, "u": 0, "b": False}[values.dtype.kind]
     rows = np.full(data.steps + len(data), nothing, values.dtype)

@@ -236,7 +236,7 @@ def _floats(array: np.ndarray, where: str) -> Float[np.ndarray, "..."]:
     return array.astype(np.float32 if exact else np.float64)
 
 
-def _offsets(array: np.ndarray, name: str, rows: int, source: str) -> Integer[np.ndarray, " episodes+1"]:
+def _offsets(array: np.ndarray, name: str, rows: int, source: str) -> Integer[np.ndarray, " episodes_plus_1"]:
     """Return offsets from the array `name`: offsets, episode ends (the last rows or those after them) or starts."""
     if array.dtype == bool and name != "offsets":
         if len(array) != rows:

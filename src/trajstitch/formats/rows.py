@@ -93,7 +93,7 @@ def last_rows(
 
 def _join(
     observations: Rows, next_observations: Rows, ends: Bool[np.ndarray, " rows"]
-) -> tuple[Float[np.ndarray, "rows+episodes observation"], Bool[np.ndarray, " rows"]]:
+) -> tuple[Float[np.ndarray, "states observation"], Bool[np.ndarray, " rows"]]:
     """Return the states of every episode, including its last, and which rows don't continue in the next row."""
     rows = len(ends)
     states = np.empty((rows + int(ends.sum()), observations.shape[1]), observations.dtype)

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Integer, PRNGKeyArray
+from jaxtyping import Array, Float, Integer, Key, PRNGKeyArray
 
 from trajstitch.errors import InputError
 from trajstitch.learning.buffer import Slices, padded
@@ -75,7 +75,7 @@ class State(eqx.Module):
     """The members' models, stacked along a leading axis."""
     optimisers: tuple[Any, ...]
     """Each objective's optimiser state, stacked in the same way."""
-    keys: PRNGKeyArray
+    keys: Key[Array, " members"]
     """One key for each member."""
     step: Integer[Array, ""]
     best: Any
@@ -95,7 +95,7 @@ def member(models: Any, index: int | slice | np.ndarray) -> Any:
     return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, models)
 
 
-def begin(algorithm: Algorithm, models: Any, keys: PRNGKeyArray) -> State:
+def begin(algorithm: Algorithm, models: Any, keys: Key[Array, " members"]) -> State:
     """Return the state before the first step; `models` are stacked, with one key for each member."""
     return State(
         model=models,
@@ -212,7 +212,7 @@ def period(algorithm: Algorithm) -> int:
 @eqx.filter_jit
 def _chunk(
     algorithm: Algorithm,
-    members: tuple[Any, Any, PRNGKeyArray, Slices],
+    members: tuple[Any, Any, Key[Array, " members"], Slices],
     first: Array,
     data: Any,
     phase: int,
@@ -236,7 +236,7 @@ def _chunk(
         inside = jax.vmap(lambda key: jax.random.randint(key, (algorithm.batch_size,), 0, own.rows))(keys)
         drawn = inside + own.first
 
-        def some(arrays: Any, now: tuple[PRNGKeyArray, Array], phase: int) -> tuple[Any, tuple[Metrics, ...]]:
+        def some(arrays: Any, now: tuple[Key[Array, " steps"], Array], phase: int) -> tuple[Any, tuple[Metrics, ...]]:
             """Take a few steps, one by one, and sum their metrics."""
             model, optimisers = eqx.combine(arrays, static)
             found: list[Any] = []
@@ -246,7 +246,7 @@ def _chunk(
                 found.append(metrics)
             return eqx.filter((model, optimisers), eqx.is_array), jax.tree.map(lambda *values: sum(values), *found)
 
-        def cut(start: int, stop: int) -> tuple[PRNGKeyArray, Array]:
+        def cut(start: int, stop: int) -> tuple[Key[Array, " steps"], Array]:
             return keys[start:stop], drawn[start:stop]
 
         sums = []

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -33,6 +33,7 @@ LOG_STD = (-5.0, 1.0)
 """Bounds of a Gaussian policy's log standard deviation, for actions within ±1."""
 
 
+@runtime_checkable
 class Policy(Protocol):
     """One seed's trained policy: all that evaluation and checkpoints need of it."""
 
@@ -65,7 +66,7 @@ class Policy(Protocol):
         ...
 
     @classmethod
-    def from_tensors(cls, tensors: Tensors, seed: int, steps: int, config: dict[str, Any]) -> Self:
+    def from_tensors(cls, tensors: Tensors, seed: int, steps: int, config: dict[str, Any]) -> "Policy":
         """Rebuild the policy of this seed from the tensors of a file. Raise KeyError if any is missing."""
         ...
 
@@ -138,7 +139,7 @@ class NetworkPolicy:
         return self.normaliser._asdict() | named(self.layers, f"{self.seed}/")
 
     @classmethod
-    def from_tensors(cls, tensors: Tensors, seed: int, steps: int, config: dict[str, Any]) -> Self:
+    def from_tensors(cls, tensors: Tensors, seed: int, steps: int, config: dict[str, Any]) -> "NetworkPolicy":
         """Rebuild the policy of this seed."""
         normaliser = PolicyNormaliser(*(tensors[name] for name in PolicyNormaliser._fields))
         return cls(layers_from(tensors, f"{seed}/"), normaliser, seed, steps, config)

@@ -79,12 +79,12 @@ class ActionValues:
 
     step: Float[np.ndarray, " nodes"]
     jump: Float[np.ndarray, " edges"]
-    offsets: Integer[np.ndarray, " nodes+1"]
+    offsets: Integer[np.ndarray, " nodes_plus_1"]
     """Where each node's edges start."""
 
     @classmethod
     def of(
-        cls, problem: Problem, values: Float[np.ndarray, " nodes"], offsets: Integer[np.ndarray, " nodes+1"]
+        cls, problem: Problem, values: Float[np.ndarray, " nodes"], offsets: Integer[np.ndarray, " nodes_plus_1"]
     ) -> "ActionValues":
         """Return the action values of a plan; the logged step wins ties."""
         step, jump = problem.action_values(values)

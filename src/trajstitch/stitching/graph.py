@@ -183,7 +183,7 @@ class StitchGraph:
         return len(self.episode)
 
     @cached_property
-    def offsets(self) -> Integer[np.ndarray, " nodes+1"]:
+    def offsets(self) -> Integer[np.ndarray, " nodes_plus_1"]:
         """The edges of node u are those from `offsets[u]` up to `offsets[u + 1]`."""
         return np.searchsorted(self.edges.source, np.arange(len(self) + 1))
 

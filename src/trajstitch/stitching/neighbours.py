@@ -78,7 +78,7 @@ DEFAULT = NeighbourSearch()
 class Neighbours:
     """Row i's neighbours are `index[offsets[i]:offsets[i + 1]]`, nearest first."""
 
-    offsets: Integer[np.ndarray, " rows+1"]
+    offsets: Integer[np.ndarray, " rows_plus_1"]
     index: Integer[np.ndarray, " pairs"]
 
     def of(self, rows: Integer[np.ndarray, " some"]) -> tuple[np.ndarray, np.ndarray]:

@@ -71,7 +71,7 @@ class Paths:
     data: Trajectories
     node: Integer[np.ndarray, " rows"]
     kind: Integer[np.ndarray, " steps"]
-    offsets: Integer[np.ndarray, " episodes+1"]
+    offsets: Integer[np.ndarray, " episodes_plus_1"]
     terminated: Bool[np.ndarray, " episodes"]
     truncated: Bool[np.ndarray, " episodes"]
     jumps: Jumps

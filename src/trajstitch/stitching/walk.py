@@ -27,7 +27,7 @@ class Walks:
     """The kind of the step in D_k, taken or replaced by a jump."""
     edge: Integer[np.ndarray, " steps"]
     """The jump taken: a row of the chooser's edges, or -1."""
-    offsets: Integer[np.ndarray, " episodes+1"]
+    offsets: Integer[np.ndarray, " episodes_plus_1"]
     terminated: Bool[np.ndarray, " episodes"]
     truncated: Bool[np.ndarray, " episodes"]
 

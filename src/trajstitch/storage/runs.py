@@ -16,7 +16,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,8 @@ RUN_FORMAT = 2
 
 PACKAGES = ("trajstitch", "jax", "numpy", "gymnasium", "mujoco", "minari")
 
+AnyRun = TypeVar("AnyRun", bound="Run")
+
 
 class Run:
     """A job's folder: `start` makes one or resumes it, `open` reads an existing one."""
@@ -39,8 +41,14 @@ class Run:
 
     @classmethod
     def start(
-        cls, folder: Path, kind: str, config: dict[str, Any], *, resume: bool = False, command: str | None = None
-    ) -> Self:
+        cls: type[AnyRun],
+        folder: Path,
+        kind: str,
+        config: dict[str, Any],
+        *,
+        resume: bool = False,
+        command: str | None = None,
+    ) -> AnyRun:
         """Make a new run, or with `resume` continue an existing one of the same kind and config.
 
         `command` is what a user types to run the job again: this process's command line if not given.
@@ -73,7 +81,7 @@ class Run:
         return run
 
     @classmethod
-    def open(cls, folder: Path, kind: str | None = None) -> Self:
+    def open(cls: type[AnyRun], folder: Path, kind: str | None = None) -> AnyRun:
         """Open an existing run; raise if it isn't of this `kind` (if given) or was made by an incompatible version."""
         if not (folder / "run.json").is_file():
             raise InputError(f"{folder}: not the folder of a run (it holds no run.json)")
