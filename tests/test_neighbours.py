@@ -16,7 +16,7 @@ ENGINES = ("tree", "flat", "accelerator")
 def brute_force(states: np.ndarray, group: np.ndarray, near: NeighbourSearch) -> list[list[int]]:
     found = []
     for row in range(len(states)):
-        far = [(float(squared_distance(states[row], states[other])), other) for other in range(len(states))]
+        far = zip(squared_distance(states[row], states).tolist(), range(len(states)), strict=True)
         far = sorted(pair for pair in far if group[pair[1]] != group[row])
         if near.radius is not None:
             far = [pair for pair in far if pair[0] <= float(near.radius) ** 2]

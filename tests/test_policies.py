@@ -174,7 +174,7 @@ def test_a_seed_learns_the_same_bits_alone_as_in_company(trained: Trained) -> No
 def test_numpy_acts_as_the_trained_network_does(trained: Trained) -> None:
     state = np.random.default_rng(1).normal(size=(50, 1)).astype(np.float32)
     seen = trained.training_data.normaliser.observe(state)
-    expected = jax.vmap(lambda actor: actor(seen))(trained.states[-1].model.actor)[..., :1]
+    expected = jax.vmap(lambda actor: actor(jnp.asarray(seen)))(trained.states[-1].model.actor)[..., :1]
     for policy, unit in zip(trained.policies, expected, strict=True):
         np.testing.assert_allclose(policy.act(state), 1 + 3 * np.asarray(unit), atol=1e-5)
         np.testing.assert_allclose(policy.act(state[7]), policy.act(state)[7], atol=1e-5)

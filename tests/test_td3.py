@@ -126,7 +126,7 @@ def test_replay_forgets_the_oldest_when_full() -> None:
 def test_numpy_policy_equals_the_trained_actor() -> None:
     learner = Learner(SMALL, TASK, [0, 1], capacity=40, updates=2)
     observation = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-    expected = jax.vmap(lambda actor: actor(observation))(learner.state.actor)
+    expected = jax.vmap(lambda actor: actor(jnp.asarray(observation)))(learner.state.actor)
     for weights, actions in zip(learner.weights(), expected, strict=True):
         layers = unflatten(weights, (3, *SMALL.hidden, 1))
         np.testing.assert_allclose(act(layers, observation, np.asarray(TASK.bound)), actions, atol=1e-6)

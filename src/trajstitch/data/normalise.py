@@ -58,7 +58,7 @@ class Float32Loss(NamedTuple):
     @classmethod
     def of(cls, states: Float[np.ndarray, "rows columns"]) -> "Float32Loss":
         mean, std = states.mean(0, dtype=np.float64), states.std(0, dtype=np.float64)
-        changes = varies(std, np.abs(states).max(0), 1000 * np.finfo(states.dtype).eps)
+        changes = varies(std, np.abs(states).max(0), 1000 * float(np.finfo(states.dtype).eps))
         return cls(mean, std, changes & (np.abs(mean) > FAR * std), changes & (std < SMALL))
 
     def avoid(self, normaliser: Normaliser) -> Normaliser:

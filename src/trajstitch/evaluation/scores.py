@@ -15,7 +15,8 @@ from scipy.stats import bootstrap, trim_mean
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
 
-Seeds = Float[np.ndarray, " seeds"]
+Seeds = Float[np.ndarray, " _seeds"]
+"""The scores of all seeds on one set; sets may differ in their number."""
 
 
 class Interval(NamedTuple):
@@ -32,7 +33,7 @@ class Interval(NamedTuple):
 def interquartile_mean(*sets: Seeds) -> Interval:
     """Return the mean of the middle half of all seeds' scores on one set or several."""
 
-    def statistic(*sets: np.ndarray, axis: int) -> np.ndarray:
+    def statistic(*sets: np.ndarray, axis: int) -> np.ndarray | np.floating:
         return trim_mean(np.concatenate(sets, axis=axis), 0.25, axis=axis)
 
     return _with_interval(statistic, sets)
@@ -45,7 +46,7 @@ def probability_of_improvement(ours: Sequence[Seeds], theirs: Sequence[Seeds]) -
     """
     count = len(ours)
 
-    def statistic(*sets: np.ndarray, axis: int) -> np.ndarray:
+    def statistic(*sets: np.ndarray, axis: int) -> np.ndarray | np.floating:
         sets = tuple(np.moveaxis(one, axis, -1) for one in sets)
         pairs = [
             np.sign(our[..., :, None] - their[..., None, :])
@@ -56,7 +57,7 @@ def probability_of_improvement(ours: Sequence[Seeds], theirs: Sequence[Seeds]) -
     return _with_interval(statistic, (*ours, *theirs))
 
 
-def _with_interval(statistic: Callable[..., np.ndarray], sets: Sequence[Seeds]) -> Interval:
+def _with_interval(statistic: Callable[..., np.ndarray | np.floating], sets: Sequence[Seeds]) -> Interval:
     value = float(statistic(*sets, axis=-1))
     if min(map(len, sets)) < 2:
         return Interval(value, None, None)

@@ -46,7 +46,9 @@ class Forward(eqx.Module):
         found = self.standardised(observation, action)
         return self.change.undo(found[..., :-1]), self.reward.undo(found[..., -1:])[..., 0]
 
-    def standardised(self, observation: Array, action: Array) -> Float[Array, "*rows size+1"]:
+    def standardised(
+        self, observation: Float[Array, "*rows size"], action: Float[Array, "*rows action"]
+    ) -> Float[Array, "*rows size+1"]:
         return self.network(jnp.concatenate((self.observation.apply(observation), self.action.apply(action)), -1))
 
 

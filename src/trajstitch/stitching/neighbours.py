@@ -231,8 +231,8 @@ def _settle(
 
 
 def squared_distance(
-    a: Float[np.ndarray, "*rows size"], b: Float[np.ndarray, "*rows size"]
-) -> Float[np.ndarray, "*rows"]:
+    a: Float[np.ndarray, "*#rows size"], b: Float[np.ndarray, "*#rows size"]
+) -> Float[np.ndarray, "*#rows"]:
     """Return squared distances in double precision, summed in the order of the columns: these decide everything."""
     return np.square(a.astype(np.float64) - b).sum(-1)
 

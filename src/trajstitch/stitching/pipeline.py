@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar, overload
 
 import jax
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Key, PRNGKeyArray
 
 from trajstitch import formats
 from trajstitch.data.normalise import rescale_for_float32
@@ -149,7 +149,7 @@ def _unchanged(data: Trajectories) -> Trajectories:
     return replace(data, provenance=data.provenance or Provenance.logged(data.offsets))
 
 
-def split_key(seed: int) -> PRNGKeyArray:
+def split_key(seed: int) -> Key[Array, "2"]:
     """Return a seed's two keys: of the models, and of what is its own when several seeds share the models."""
     return jax.random.split(jax.random.key(seed))
 
