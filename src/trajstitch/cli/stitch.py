@@ -144,7 +144,10 @@ def defaults(arguments: Sequence[str]) -> Command:
         if flag.startswith("--preset"):
             chosen = flag.partition("=")[2] or value
     config = preset(chosen)
-    return Command(source=tyro.MISSING, target=tyro.MISSING, preset=chosen, config=config)  # pyright: ignore[reportArgumentType]
+    made = Command(source="", target="", preset=chosen, config=config)
+    for required in ("source", "target"):
+        object.__setattr__(made, required, tyro.MISSING)  # has no default, in tyro's terms
+    return made
 
 
 def summary(done: Stitched) -> dict[str, Any]:

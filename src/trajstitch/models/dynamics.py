@@ -46,8 +46,8 @@ class Gaussian(eqx.Module):
         return mean, low + jax.nn.softplus(log_std - low)
 
     def log_likelihood(
-        self, observation: Float[Array, "*rows size"], next_observation: Float[Array, "*rows size"]
-    ) -> Float[Array, "*rows"]:
+        self, observation: Float[Array, "*#rows size"], next_observation: Float[Array, "*#rows size"]
+    ) -> Float[Array, "*#rows"]:
         """Return log p(s'|s) of the standardised change."""
         change = self.change.apply(next_observation - observation)
         return log_density(change, *self(observation))
