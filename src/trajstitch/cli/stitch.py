@@ -144,7 +144,7 @@ def defaults(arguments: Sequence[str]) -> Command:
         if flag.startswith("--preset"):
             chosen = flag.partition("=")[2] or value
     config = preset(chosen)
-    made = Command(source="", target="", preset=chosen, config=config)
+    made = Command(source="", target="", preset=chosen, config=config)  # pyright: ignore[reportArgumentType]
     for required in ("source", "target"):
         object.__setattr__(made, required, tyro.MISSING)  # has no default, in tyro's terms
     return made

@@ -227,7 +227,7 @@ def stitching_table(table: Table, preset: str) -> str:
                 name,
                 NONE if predictability is None else f"{predictability:.2f}",
                 f"{some[0]['before']:.1f}",
-                str(Summary.of(np.array([one["after"] for one in some]))),
+                str(Summary.of(np.array([one["after"] for one in some], float))),
                 f"{accepted:,.0f} of {proposed:,.0f}" if proposed else "none made",
                 f"{changed:,.0f} of {some[0]['trajectories']:,}",
                 f"{jumps:.2%}",
