@@ -1,6 +1,6 @@
 # Every target sets up what it needs, once. `make demo` and `make test` are all a fresh machine has to know.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu lint format bench interop peers clean
+.PHONY: help demo test test-gpu lint format bits bench interop peers clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -13,7 +13,8 @@ comma := ,
 help:
 	@echo "make demo     the whole line on built-in data, in minutes: prints what improved and where it is saved"
 	@echo "make test     the tests"
-	@echo "make lint     ruff and pyright"
+	@echo "make lint     ruff, pyright, and the contract on imports between rooms"
+	@echo "make bits     whether anything that small jobs write differs from revision REV (the last commit)"
 	@echo "make test-gpu the tests that need an NVIDIA GPU (installs JAX for CUDA into .venv)"
 	@echo "make bench    the benchmarks, with tables on the screen and JSON in benchmarks/results/"
 	@echo "make interop  other libraries read what we write (an environment of its own)"
@@ -47,10 +48,18 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	$(BIN)/lint-imports
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The jobs of tests/bits.py by two versions of the code on this machine; hashes of two machines differ.
+REV ?= HEAD
+bits: $(READY)
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && git archive $(REV) src | tar -x -C "$$folder" && \
+	JAX_PLATFORMS=cpu PYTHONPATH="$$folder/src" $(BIN)/python tests/bits.py "$$folder/before.json" && \
+	JAX_PLATFORMS=cpu PYTHONPATH="$(CURDIR)/src" $(BIN)/python tests/bits.py "$$folder/after.json" "$$folder/before.json"
 
 bench: $(READY)
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file --json benchmarks/results/$$(basename $$file .py).json; done

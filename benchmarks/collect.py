@@ -1,4 +1,4 @@
-"""How fast `collect` steps Hopper, beside one plain Gymnasium loop over the same policy in the same run."""
+"""How fast `collect` steps Hopper, compared with one plain Gymnasium loop over the same policy in the same run."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from trajstitch.policies.policy import act
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Steps a second of `collect hopper/medium`, its processes' start included."""
+    """Measure steps per second of `collect hopper/medium`, including the start of its processes."""
 
     transitions: int = 100_000
     """Transitions that `collect` makes."""
@@ -27,7 +27,7 @@ class Benchmark:
 
 
 def plain_loop(seconds: float) -> float:
-    """Steps a second of the loop everyone writes: one environment, one policy call a step."""
+    """Return steps per second of the loop everyone writes: one environment, one policy call per step."""
     ladder = load_ladder("hopper")
     environment = gymnasium.make(ladder.environment)
     random = np.random.default_rng(0)

@@ -1,8 +1,8 @@
-"""How long loading and saving take, and in how much memory, against the plain call for the same bytes.
+"""How long loading and saving take, and how much memory, compared with plain calls that move the same bytes.
 
 python benchmarks/io.py [--transitions 1000000] [--json FILE] [--write-docs]
 
-Each measurement is a process of its own, and the sides take turns, so that a busy machine slows both. The goals: at
+Each measurement is a process of its own, and the libraries take turns, so that a busy machine slows all. The goals: at
 most twice the time of the plain call, at most 2.5 times the data's size in memory.
 """
 
@@ -34,7 +34,7 @@ JOBS = {
     "D4RL load": ("trajstitch", "h5py"),
     "D4RL save": ("trajstitch", "h5py"),
 }
-"""Each job and who does it: ours first."""
+"""Each job and the libraries that do it, ours first."""
 
 
 # What is measured: a function of the folder that holds (or gets) the files, and of the data to save
@@ -194,7 +194,7 @@ def peak() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])  # pyright: ignore[reportOptionalMemberAccess]
     parser.add_argument("--transitions", type=int, default=1_000_000)
-    parser.add_argument("--length", type=int, default=1000, help="steps an episode")
+    parser.add_argument("--length", type=int, default=1000, help="steps per episode")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path, help="write the numbers to this file")
     parser.add_argument("--write-docs", action="store_true", help=f"write {DOCS.name} of the documentation")
@@ -248,20 +248,17 @@ def summarise(results: dict[str, dict[str, list[dict[str, float]]]]) -> list[dic
 
 
 def table(rows: list[dict]) -> str:
-    lines = [
-        "| | seconds | against Minari | against h5py | memory / data | Minari's | h5py's | goals met |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    from trajstitch.storage.markdown import markdown_table
+
+    heads = ("", "seconds", "against Minari", "against h5py", "memory / data", "Minari's", "h5py's", "goals met")
+    body = []
     for row in rows:
         ratio, memory = row["time_ratio"], row["memory"]
-        lines.append(
-            f"| {row['job']} | {row['seconds']['trajstitch']:.2f} | "
-            + " | ".join(f"{ratio[side]:.2f} ×" if side in ratio else "–" for side in ("minari", "h5py"))
-            + f" | {memory['trajstitch']:.2f} | "
-            + " | ".join(f"{memory[side]:.2f}" if side in memory else "–" for side in ("minari", "h5py"))
-            + f" | {'yes' if row['met'] else 'no'} |"
-        )
-    return "\n".join(lines)
+        ratios = [f"{ratio[side]:.2f} ×" if side in ratio else "–" for side in ("minari", "h5py")]
+        held = [f"{memory[side]:.2f}" if side in memory else "–" for side in ("trajstitch", "minari", "h5py")]
+        met = "yes" if row["met"] else "no"
+        body.append([row["job"], f"{row['seconds']['trajstitch']:.2f}", *ratios, *held, met])
+    return markdown_table(heads, body)
 
 
 def machine() -> str:

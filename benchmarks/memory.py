@@ -1,12 +1,12 @@
-"""How much memory each stage of stitching takes, in bytes a transition: 2M × 17 must fit 16 GiB.
+"""How much memory each stage of stitching takes, in bytes per transition: 2M × 17 must fit into 16 GiB.
 
     python benchmarks/memory.py --transitions 200000 --json memory.json
 
-The data is random, with HalfCheetah's sizes, every candidate is an edge, and the values that passes go by let every
-tenth step jump: hardly a data set can need more. Networks are tiny and hardly trained, since theirs is not the memory
-that grows. A stage's peak is what the process held at most while it ran, the results of the stages before it included.
-It is measured at half the transitions too, in a process of its own: the difference is what grows, and by that 2M is
-expected. Linux only, as it reads /proc.
+The data is random, with HalfCheetah's sizes, every candidate is an edge, and the values used by passes let every
+tenth step jump: hardly a data set can need more. Networks are tiny and hardly trained, since their memory does not
+grow with the data. A stage's peak is the most that the process held while it ran, including the results of the stages
+before it. It is measured at half the transitions too, in a process of its own; the memory of 2M transitions is
+extrapolated from the difference. Linux only, as it reads /proc.
 """
 
 import argparse
@@ -41,7 +41,7 @@ GIB = 2**30
 
 
 def random_data(steps: int, length: int = 1000, size: int = 17, actions: int = 6) -> Trajectories:
-    """Noisy states near a curved surface of three dimensions."""
+    """Return noisy states near a curved surface of three dimensions."""
     random = np.random.default_rng(0)
     episodes = steps // length
     ends = np.tile(np.arange(length) == length - 1, episodes)
@@ -60,7 +60,7 @@ def random_data(steps: int, length: int = 1000, size: int = 17, actions: int = 6
 
 
 def brief(preset: str, steps: int, k: int) -> StitchConfig:
-    """A preset with tiny networks that learn for a moment, and every candidate an edge."""
+    """Return a preset with tiny networks that train for a few steps, and with every candidate as an edge."""
     config = PRESETS[preset]
     small = {"hidden": (16,), "steps": steps}
     return replace(
@@ -97,7 +97,7 @@ def _memory(field: str) -> int:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Every stage, in this process."""
+    """Measure every stage, in this process."""
     stages, config, key = Stages(), brief(options.preset, options.steps, options.k), jax.random.key(0)
     data = stages.measure("data", lambda: random_data(options.transitions))
     models, _ = stages.measure("models", lambda: fit_models(config, data, key))
@@ -111,7 +111,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         del graph
         graph = stages.measure("loading the graph", lambda: StitchGraph.load(path))
         if config.plan is None:
-            judge, rules = EdgeScorer(models, data.observations), Rules(threshold=-1.0)
+            scorer, rules = EdgeScorer(models, data.observations), Rules(threshold=-1.0)
             paths = Paths.of(data)
             for number in (1, 2):
                 now = paths.trajectories(provenance=False)
@@ -120,7 +120,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 random = (np.random.default_rng(number).random(len(graph)) < 1 / 300).astype(np.float32)
                 paths, found = stages.measure(
                     f"pass {number}",
-                    lambda paths=paths, random=random: one_pass(paths, graph, judge, lambda some: random[some], rules),
+                    lambda paths=paths, random=random: one_pass(paths, graph, scorer, lambda some: random[some], rules),
                 )
                 logger.info(str(found))
         else:

@@ -3,7 +3,7 @@
     python benchmarks/neighbours.py --sizes 25000 100000 --json neighbours.json
 
 Measures on the states of built-in sets (as stitching does) and on normal noise of other dimensions (`normal/27`), where
-no tree can help. On a machine with an accelerator that engine is measured too.
+no tree can help. On a machine with an accelerator, its engine is measured, too.
 """
 
 import argparse
@@ -26,7 +26,7 @@ SETS = ("hopper/medium-replay", "halfcheetah/medium-replay", "normal/8", "normal
 
 
 def states_of(name: str, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Standardised states and the episode of each."""
+    """Return standardised states and the episode of each."""
     kind, _, dimensions = name.partition("/")
     if kind == "normal":
         states = np.random.default_rng(0).normal(size=(size, int(dimensions))).astype(np.float32)

@@ -1,12 +1,12 @@
-"""How fast policies train: updates a second of each, for one seed and for several at once.
+"""How fast policies train: updates per second of each, for one seed and for several at once.
 
     python benchmarks/policies.py --json rates.json
     python benchmarks/policies.py --full --policies bc iql --json h200.json
     python benchmarks/policies.py --write-docs rates.json h200.json
 
 The targets on one H200 are 15 BC seeds × 100,000 steps in 15 s, and 5 seeds × 1,000,000 steps of TD3+BC or IQL in six
-minutes; `--full` does exactly those and takes the time, compilation included. The values of the data don't matter to
-the speed, so they are random, with Hopper's shapes. `--write-docs` measures nothing: it writes
+minutes; `--full` trains exactly those and measures the time, compilation included. The values of the data don't matter
+to the speed, so they are random, with Hopper's shapes. `--write-docs` measures nothing: it writes
 docs/results/policies.md from files of measurements.
 """
 
@@ -39,18 +39,18 @@ TARGETS = {"bc": (BC(), 15, 15.0), "td3-bc": (TD3BC(), 5, 360.0), "iql": (IQL(),
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Updates a second, once compiled."""
+    """Measure updates per second, once compiled."""
 
     seconds: float = 5.0
-    """Measure each at least this long."""
+    """Measure each for at least this long."""
     transitions: int = 300_000
     """Steps of data."""
     full: bool = False
     """Train what the targets name to the end instead, and time it."""
     policies: tuple[Literal["bc", "td3-bc", "iql"], ...] = ("bc", "td3-bc", "iql")
-    """Policies to train."""
+    """Policies to measure."""
     note: str = ""
-    """A note on how it was measured, kept with the numbers or put on the page."""
+    """A remark on the circumstances, kept with the numbers or put on the page."""
     json: Path | None = None
     """Write the numbers here."""
     write_docs: tuple[Path, ...] = ()
@@ -73,7 +73,7 @@ def data(steps: int, length: int = 500) -> Trajectories:
 
 
 def rate(algorithm: Algorithm, samples: Any, given: Trajectories, seeds: int, seconds: float) -> dict[str, Any]:
-    """Steps a second of the loop itself, by chunks as long as in training."""
+    """Return steps per second of the loop itself, in chunks as long as in training."""
     times: list[float] = []
 
     def each(state: Any, metrics: dict[str, float]) -> None:
@@ -81,7 +81,7 @@ def rate(algorithm: Algorithm, samples: Any, given: Trajectories, seeds: int, se
         if times[-1] - times[0] > seconds and len(times) > 1:
             raise StopIteration
 
-    begun = time.perf_counter()
+    begin = time.perf_counter()
     length = CHUNK if jax.default_backend() != "cpu" else 100
     with suppress(StopIteration):
         fit(
@@ -98,7 +98,7 @@ def rate(algorithm: Algorithm, samples: Any, given: Trajectories, seeds: int, se
         "seeds": seeds,
         "steps_per_second": steps,
         "updates_per_second": steps * seeds,
-        "compile_seconds": max(times[0] - begun - length / steps, 0),
+        "compile_seconds": max(times[0] - begin - length / steps, 0),
         "published_steps": algorithm.steps,
         "seconds_for_published_steps": algorithm.steps / steps,
     }

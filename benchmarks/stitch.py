@@ -1,13 +1,13 @@
-"""What each stage of stitching costs as the data grows, and a pass on the graph beside the step-by-step way.
+"""What each stage of stitching costs as the data grows, and a pass on the graph compared with walking step by step.
 
     python benchmarks/stitch.py --sizes 50000 100000 200000 --json stitch.json
     python benchmarks/stitch.py --write-docs stitch.json h200.json --runs runs/paper runs/quick
 
-The step-by-step way is the one of the paper's authors' public code: at each step a KD-tree query around s and s',
-then the dynamics ensemble and V on the candidates. It is timed on a sample of steps, in the same process, on the
-same data, models and candidates as the graph, by turns with passes on it; of both, the median turn counts. Models are
-trained briefly: their quality does not matter here, and what training them takes is told by rates. Each size is
-measured in a process of its own, so that its memory is. `--write-docs` measures nothing: it writes
+The paper's authors' public code walks step by step: at each step a KD-tree query around s and s', then the dynamics
+ensemble and V on the candidates. That is timed on a sample of steps, in the same process, on the same data, models and
+candidates as the graph, in turns with passes on it; of both, the median turn counts. Models are trained briefly: their
+quality does not matter here, and the cost of training is reported as rates. Each size is measured in a process of its
+own, so that its memory is, too. `--write-docs` measures nothing: it writes
 docs/results/speed.md from files of measurements, and from the folders of whole runs of `trajstitch stitch`.
 """
 
@@ -52,11 +52,11 @@ from trajstitch.storage.runs import Run, command_line, machine, versions
 
 TURNS = 5
 PAD = 64
-"""Candidates that the step-by-step way evaluates at once, so that nothing compiles twice."""
+"""Candidates that a step evaluates at once, so that nothing compiles twice."""
 
 
 def step_by_step(data: Trajectories, models: Models, value: Value, k: int) -> Callable[[int], float]:
-    """A function that takes so many steps that way and says the seconds a step."""
+    """Return a function that walks N steps, as the authors' code does, and returns the seconds per step."""
     scale = normaliser_of(data.observations)
     states = np.asarray(scale.apply(jnp.asarray(data.observations, jnp.float32)))
     tree = KDTree(states)
@@ -65,7 +65,7 @@ def step_by_step(data: Trajectories, models: Models, value: Value, k: int) -> Ca
     rows = iter(np.random.default_rng(0).permutation(data.state_rows))
 
     @eqx.filter_jit
-    def judge(models: Models, value: Value, state: jax.Array, following: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def score(models: Models, value: Value, state: jax.Array, following: jax.Array) -> tuple[jax.Array, jax.Array]:
         each = eqx.filter_vmap(lambda one: one.log_likelihood(state[None], following))(models.dynamics)
         return each.min(0), value(following)
 
@@ -74,8 +74,8 @@ def step_by_step(data: Trajectories, models: Models, value: Value, k: int) -> Ca
         for row in itertools.islice(rows, steps):
             near, near_next = (np.asarray(tree.query(states[at], k)[1]) for at in (row, row + 1))
             padded = np.resize(np.concatenate((near[~last[near]] + 1, near_next, [row + 1])), PAD)
-            asked = jnp.asarray(data.observations[row]), jnp.asarray(data.observations[padded])
-            jax.block_until_ready(judge(models, value, *asked))
+            batch = jnp.asarray(data.observations[row]), jnp.asarray(data.observations[padded])
+            jax.block_until_ready(score(models, value, *batch))
         return (time.perf_counter() - start) / steps
 
     take(10)  # to compile
@@ -83,7 +83,7 @@ def step_by_step(data: Trajectories, models: Models, value: Value, k: int) -> Ca
 
 
 def value_rate(data: Trajectories, seeds: int, seconds: float) -> float:
-    """Updates of V a second, each of all seeds together."""
+    """Return updates of V per second, where an update is one of all seeds together."""
     config = TwinValue()
     init = eqx.filter_vmap(lambda key: config.init(key, data))
     state = begin(config, init(jax.random.split(jax.random.key(0), seeds)), jax.random.split(jax.random.key(1), seeds))
@@ -101,7 +101,7 @@ def value_rate(data: Trajectories, seeds: int, seconds: float) -> float:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Everything about one size."""
+    """Measure everything at one size."""
     stages: dict[str, float] = {}
 
     def timed(name: str, work: Callable[[], Any]) -> Any:
@@ -126,21 +126,21 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     value, _ = fit_value(TwinValue(steps=options.steps), data, key)
     near = NeighbourSearch(k=options.k)
     graph = timed("graph", lambda: build(data, models, near, Reach(256.0, 0.2)))
-    judge = EdgeScorer(models, data.observations)
+    scorer = EdgeScorer(models, data.observations)
 
     def value_of(nodes: np.ndarray) -> np.ndarray:
         return values(value, data.observations[nodes])
 
-    paths = one_pass(Paths.of(data), graph, judge, value_of, Rules())[0]
+    paths = one_pass(Paths.of(data), graph, scorer, value_of, Rules())[0]
     take, slow, fast = step_by_step(data, models, value, options.k), [], []
     for _ in range(TURNS):
         slow.append(take(options.sample // TURNS))
-        timed("first pass", lambda: one_pass(Paths.of(data), graph, judge, value_of, Rules()))
+        timed("first pass", lambda: one_pass(Paths.of(data), graph, scorer, value_of, Rules()))
         fast.append(stages["first pass"])
     stages["first pass"] = statistics.median(fast)
-    timed("second pass", lambda: one_pass(paths, graph, judge, value_of, Rules()))
+    timed("second pass", lambda: one_pass(paths, graph, scorer, value_of, Rules()))
     assert quick.plan is not None
-    timed("plan for all", lambda: spread(data, graph, judge, quick.plan, Rules()))  # pyright: ignore[reportArgumentType]
+    timed("plan for all", lambda: spread(data, graph, scorer, quick.plan, Rules()))  # pyright: ignore[reportArgumentType]
     a_step, a_transition = statistics.median(slow), statistics.median(fast) / data.steps
     return {
         "set": options.set,
@@ -188,7 +188,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def whole_run(folder: Path) -> list[str]:
-    """What a run of `trajstitch stitch` took, by its own folder."""
+    """Return the seconds that a run of `trajstitch stitch` took, from its folder."""
     run = Run.open(folder, "stitch")
     asked, seconds = run.facts["config"], run.read_json("seconds")
     stages = [seconds.get(stage, 0.0) for stage in ("models", "graph", "passes")]
@@ -218,11 +218,11 @@ def page(rows: list[dict[str, Any]], runs: list[list[str]]) -> str:
         lines += ["", f"Command: `{group[0]['asked']}`. Versions: {known}."]
     if runs:
         heads = ("data", "transitions", "preset", "seeds", "models", "graph", "passes", "together", "machine")
-        told = (
-            "Seconds of `trajstitch stitch DATA … --preset PRESET --seeds SEEDS`, as its run's folder tells them; "
-            "other work may have run beside it."
+        note = (
+            "Seconds of `trajstitch stitch DATA … --preset PRESET --seeds SEEDS`, as recorded in its run's folder; "
+            "other work may have run at the same time."
         )
-        lines += ["", "## Whole runs", "", told, "", markdown_table(heads, runs)]
+        lines += ["", "## Whole runs", "", note, "", markdown_table(heads, runs)]
     return "\n".join(lines) + "\n"
 
 
@@ -231,8 +231,8 @@ def main() -> None:
     parser.add_argument("--set", default="hopper/medium-replay")
     parser.add_argument("--sizes", type=int, nargs="+", default=[50_000, 100_000, 200_000], help="transitions")
     parser.add_argument("--steps", type=int, default=500, help="gradient steps a model")
-    parser.add_argument("--sample", type=int, default=200, help="steps of the step-by-step way")
-    parser.add_argument("--seconds", type=float, default=3.0, help="that V's rate is measured for")
+    parser.add_argument("--sample", type=int, default=200, help="steps walked one by one")
+    parser.add_argument("--seconds", type=float, default=3.0, help="measure V's rate for at least this long")
     parser.add_argument("--k", type=int, default=16)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--write-docs", type=Path, nargs="+", metavar="JSON")
@@ -247,8 +247,8 @@ def main() -> None:
         for size in options.sizes if len(options.sizes) > 1 else ():
             part = Path(folder) / f"{size}.json"
             words = ("set", "steps", "sample", "seconds", "k")
-            told = [word for name in words for word in (f"--{name}", str(getattr(options, name)))]
-            command = [sys.executable, __file__, *told, "--sizes", str(size), "--json", str(part)]
+            flags = [word for name in words for word in (f"--{name}", str(getattr(options, name)))]
+            command = [sys.executable, __file__, *flags, "--sizes", str(size), "--json", str(part)]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             rows += json.loads(part.read_text())
     rows = rows or [measure(options)]

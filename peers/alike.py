@@ -31,7 +31,7 @@ class Alike:
     set: str = SETS[0]
     """The built-in set."""
     transitions: int = 100_000
-    """Of the set."""
+    """Transitions of the set."""
     episodes: int = 20
     """How many of its first episodes the batches are drawn from."""
     marks: tuple[int, ...] = (2, 10, 50)
@@ -60,7 +60,7 @@ def measure_alike(config: Alike) -> None:
 
 
 def differences(algorithm: str, data: Any, marks: tuple[int, ...]) -> list[dict[str, float]]:
-    """After each mark: how far apart the actions are, and how far training has moved them (root mean squares)."""
+    """Return how far apart the actions are after each mark, and how far training has moved them (root mean squares)."""
     import jax
     import theirs
 
@@ -94,7 +94,7 @@ def differences(algorithm: str, data: Any, marks: tuple[int, ...]) -> list[dict[
 
 
 def with_weights_of(model: Any, peer: Any) -> Any:
-    """Our model, of one seed, with d3rlpy's initial weights in the place of its own."""
+    """Return our model, of one seed, with d3rlpy's initial weights in place of its own."""
     import equinox as eqx
     import theirs
 
@@ -117,7 +117,7 @@ def with_weights_of(model: Any, peer: Any) -> Any:
 
 
 def mini_batch(samples: Any, drawn: np.ndarray) -> Any:
-    """Rows of our samples, in their units, as d3rlpy's update takes them; BC looks at two of the fields alone."""
+    """Return rows of our samples, normalised, as d3rlpy's update takes them; BC uses only two of the fields."""
     import torch
     from d3rlpy.torch_utility import TorchMiniBatch
 

@@ -29,7 +29,7 @@ class Cell:
 
 
 def hold_to(cores: list[int]) -> None:
-    """Keep this process on these cores; before jax or torch is imported, both make as many threads."""
+    """Keep this process on these cores. Call it before jax or torch is imported: both start a thread per core."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
 
@@ -47,7 +47,7 @@ def versions() -> dict[str, str]:
 
 
 def measured(cell: Cell, data_path: str, cores: int) -> list[dict[str, Any]]:
-    """A row a seed, of plain JSON values."""
+    """Return a row per seed, as JSON values."""
     import numpy as np
 
     import trajstitch
@@ -58,9 +58,9 @@ def measured(cell: Cell, data_path: str, cores: int) -> list[dict[str, Any]]:
 
     data = trajstitch.load(f"npz:{data_path}")
     facts, seen = data.metadata, data.observations[data.state_rows]
-    begun = time.monotonic()
+    start = time.monotonic()
     policies = trained(cell, data, cores)
-    seconds = (time.monotonic() - begun) / len(policies)
+    seconds = (time.monotonic() - start) / len(policies)
     rows = []
     for policy in policies:
         rollout = Rollout(facts.environment or "", facts.observation_space, policy, FIRST_SEED, cell.episodes)

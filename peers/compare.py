@@ -1,7 +1,7 @@
-"""Our policies against d3rlpy's: the same data, hyper-parameters, steps, machine and evaluation.
+"""Our policies compared with d3rlpy's: the same data, hyper-parameters, steps, machine and evaluation.
 
 python peers/compare.py scores    trains and rolls out with both libraries; adds to build/peers/scores.json
-python peers/compare.py speed     updates a second of both; writes build/peers/speed.json
+python peers/compare.py speed     updates per second of both; writes build/peers/speed.json
 python peers/compare.py alike     the same weights and batches through both; writes build/peers/alike.json
 python peers/compare.py report    writes the page from these files
 

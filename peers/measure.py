@@ -1,4 +1,4 @@
-"""Final scores of both libraries, cell by cell in parallel processes; an interrupted measurement goes on."""
+"""Final scores of both libraries, cell by cell in parallel processes; an interrupted measurement can be resumed."""
 
 import json
 import os
@@ -25,7 +25,7 @@ ON_CPU = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS":
 
 @dataclass(frozen=True)
 class Scores:
-    """Train with both libraries on the same data, roll both out alike, and add each cell's scores to a file."""
+    """Train with both libraries on the same data, evaluate both alike, and add each cell's scores to a file."""
 
     to: Path = FOLDER / "scores.json"
     """The scores; those that are there are not measured again."""
@@ -34,21 +34,21 @@ class Scores:
     sets: tuple[str, ...] = SETS
     """The built-in sets."""
     algorithms: tuple[str, ...] = tuple(TITLES)
-    """What is trained."""
+    """Algorithms to train."""
     libraries: tuple[str, ...] = LIBRARIES
-    """By whom."""
+    """Libraries to train with."""
     transitions: int = 100_000
-    """Of each set."""
+    """Transitions of each set."""
     steps: int = 2_000
     """Gradient steps of each policy; whole thousands, if over one."""
     seeds: int = 5
     """Policies of each library, set and algorithm."""
     episodes: int = 10
-    """Episodes that each policy plays, from the same seeds."""
+    """Episodes that each policy is evaluated in, from the same seeds."""
     processes: int = os.cpu_count() or 1
-    """Cores in use. A process of d3rlpy's has one thread; one of ours has as many as it has seeds, if there are."""
+    """Cores to use. A process of d3rlpy's has one thread; one of ours a thread per seed, if there are enough cores."""
     seconds: float = float("inf")
-    """Stop after so long; what is unfinished then is for the next time."""
+    """Stop after this many seconds; the same command resumes."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Job:
 
 
 def measure(config: Scores) -> bool:
-    """Whether everything asked for is there now."""
+    """Measure what is missing, and return whether all of it is there now."""
     deadline = time.monotonic() + config.seconds
     rows = json.loads(config.to.read_text()) if config.to.exists() else []
 
@@ -85,7 +85,7 @@ def measure(config: Scores) -> bool:
 
 
 def missing(config: Scores, rows: list[dict[str, Any]]) -> list[Job]:
-    """What is yet to be measured, in the order to start it: the widest first, then the longest."""
+    """Return what is yet to be measured, in the order to start it: the widest first, then the longest."""
     there = {
         tuple(row[name] for name in ("library", "set", "algorithm", "transitions", "steps", "episodes", "seed"))
         for row in rows
@@ -110,7 +110,7 @@ def data_path(folder: Path, name: str, transitions: int) -> Path:
 
 
 def data_file(folder: Path, name: str, transitions: int, processes: int | None = None) -> Path:
-    """The set as a file, the same for both libraries."""
+    """Return the file of the set, the same for both libraries, and collect it if it isn't there."""
     from trajstitch import save
     from trajstitch.benchmark.collect import Collect, collect
 
@@ -123,7 +123,7 @@ def data_file(folder: Path, name: str, transitions: int, processes: int | None =
 def run(
     jobs: list[Job], processes: int, deadline: float, finished: Callable[[Job, list[dict[str, Any]]], None]
 ) -> list[Job]:
-    """Run jobs side by side on `processes` cores until the deadline; those left over.
+    """Run jobs side by side on `processes` cores until the deadline, and return those left over.
 
     A job starts when enough cores are free, unless one like it has taken longer than there is time.
     """
@@ -162,7 +162,7 @@ def all_cores() -> list[int]:
 
 @contextmanager
 def ended() -> Iterator[list[Any]]:
-    """A list of running processes, in the first places of its items; none of them outlives the block."""
+    """Yield a list whose items start with a running process; none of these outlives the block."""
     running: list[Any] = []
     try:
         yield running

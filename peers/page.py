@@ -19,7 +19,7 @@ TITLES = {"bc": "BC", "td3-bc": "TD3+BC", "iql": "IQL"}
 FOLDER = Path("build/peers")
 SETTING = ("transitions", "steps", "episodes")
 GOAL = 2.0
-"""How many times d3rlpy's updates a second we promise."""
+"""The goal: this many times d3rlpy's updates per second."""
 
 DIFFERENCES = """\
 ## What differs
@@ -144,7 +144,7 @@ def page(
 
 
 def paired(rows: list[dict[str, Any]]) -> list[Pair]:
-    """Every set and algorithm that both libraries were measured on."""
+    """Return every set and algorithm that both libraries were measured on."""
     pairs = []
     for name in dict.fromkeys(row["set"] for row in rows):
         for algorithm in TITLES:
@@ -163,18 +163,18 @@ def paired(rows: list[dict[str, Any]]) -> list[Pair]:
 
 
 def verdict(pairs: list[Pair], setting: tuple[int, ...]) -> str:
-    """What a reader came for, of the longest training; what disagrees is named."""
-    judged = [pair for pair in pairs if pair.agree is not None]
-    if not judged:
+    """Return whether the scores of the longest training agree, and name those that don't."""
+    compared = [pair for pair in pairs if pair.agree is not None]
+    if not compared:
         return "Scores: there are too few seeds to say whether the libraries agree."
-    apart = [f"{pair}: ours {pair.ours.iqm}, d3rlpy {pair.theirs.iqm}" for pair in judged if not pair.agree]
+    apart = [f"{pair}: ours {pair.ours.iqm}, d3rlpy {pair.theirs.iqm}" for pair in compared if not pair.agree]
     sharper = [
         f"{pair}, {probability(pair.better)}"
-        for pair in judged
+        for pair in compared
         if pair.agree and against_chance(pair.better) != "neither"
     ]
     said = "**The final scores do not all agree**" if apart or sharper else "**The final scores agree**"
-    agreeing = f"the 95 % intervals overlap in {len(judged) - len(apart)} of {len(judged)} comparisons"
+    agreeing = f"the 95 % intervals overlap in {len(compared) - len(apart)} of {len(compared)} comparisons"
     named = f" Apart are {'; '.join(apart)}." if apart else ""
     if sharper:
         named += (
@@ -185,7 +185,7 @@ def verdict(pairs: list[Pair], setting: tuple[int, ...]) -> str:
 
 
 def unpaired(rows: list[dict[str, Any]], pairs: list[Pair]) -> str:
-    """What only one library has been measured on."""
+    """Return in words what only one library has been measured on."""
     there = {(pair.set, pair.algorithm) for pair in pairs}
     asked = dict.fromkeys((row["set"], row["algorithm"]) for row in rows)
     missing = [f"{TITLES[algorithm]} on {name}" for name, algorithm in asked if (name, algorithm) not in there]
@@ -210,7 +210,7 @@ def scores_table(setting: tuple[int, ...], rows: list[dict[str, Any]], pairs: li
 
 
 def again_table(rows: list[dict[str, Any]], again: list[dict[str, Any]]) -> list[str]:
-    """Ours from another machine beside d3rlpy's from this one."""
+    """Compare ours from another machine with d3rlpy's from this one."""
     settings = {tuple(row[name] for name in SETTING) for row in again}
     theirs = [row for row in rows if row["library"] == "d3rlpy" and tuple(row[name] for name in SETTING) in settings]
     machines = "; ".join(dict.fromkeys(row["machine"] for row in again))
@@ -223,7 +223,7 @@ def again_table(rows: list[dict[str, Any]], again: list[dict[str, Any]]) -> list
 
 
 def ratios(speed: dict[str, Any]) -> dict[str, tuple[float, float, str]]:
-    """By algorithm: our median rate, d3rlpy's at the better number of threads, and that number."""
+    """Return by algorithm our median rate, d3rlpy's at the better number of threads, and that number."""
     found = {}
     for algorithm, rates in speed["rates"].items():
         medians = {name: float(np.median(values)) for name, values in rates.items()}
@@ -252,22 +252,24 @@ def speed_table(speed: dict[str, Any]) -> list[str]:
         f"{speed['cores']} cores of {speed['machine']}. d3rlpy was measured with one thread and with "
         f"{speed['cores']}; the better counts. The machine's load average before was {speed['load_before']:.1f}.",
         "",
-        "| policy | ours | d3rlpy | its threads | ratio |",
-        "|---|---|---|---|---|",
     ]
+    rows = []
     for algorithm, (ours, theirs, threads) in ratios(speed).items():
         rates = speed["rates"][algorithm]
         cells = [
             f"{one:,.0f} ({min(all_):,.0f}–{max(all_):,.0f})"
             for one, all_ in ((ours, rates["ours"]), (theirs, rates[threads]))
         ]
-        lines.append(f"| {TITLES[algorithm]} | {' | '.join(cells)} | {threads} | {ours / theirs:.1f}× |")
-    return lines
+        rows.append([TITLES[algorithm], *cells, threads, f"{ours / theirs:.1f}×"])
+    return [*lines, markdown_table(("policy", "ours", "d3rlpy", "its threads", "ratio"), rows)]
 
 
 def alike_table(alike: dict[str, Any]) -> list[str]:
-    marks = " | ".join(f"after {mark} updates" for mark in alike["marks"])
-    lines = [
+    rows = [
+        [TITLES[algorithm], *(f"{row['apart']:.0e}" for row in found), f"{found[-1]['moved']:.2f}"]
+        for algorithm, found in alike["differences"].items()
+    ]
+    return [
         "## The same steps",
         "",
         "From the same weights, on the same batches and without "
@@ -275,17 +277,12 @@ def alike_table(alike: dict[str, Any]) -> list[str]:
         "ours, as root mean squares over states of "
         f"{alike['set']}. Actions span 2. Equal rules leave rounding, which training amplifies.",
         "",
-        f"| policy | {marks} | moved |",
-        f"|---|{'---|' * (len(alike['marks']) + 1)}",
+        markdown_table(("policy", *(f"after {mark} updates" for mark in alike["marks"]), "moved"), rows),
     ]
-    for algorithm, found in alike["differences"].items():
-        cells = [f"{row['apart']:.0e}" for row in found]
-        lines.append(f"| {TITLES[algorithm]} | {' | '.join(cells)} | {found[-1]['moved']:.2f} |")
-    return lines
 
 
 def how(rows: list[dict[str, Any]], speed: dict[str, Any] | None) -> list[str]:
-    """The commands, and what they ran with."""
+    """Return the commands, and what they ran with."""
     last = max(rows, key=lambda row: row["steps"])
     flags = " ".join(f"--{name} {last[name]}" for name in ("transitions", "steps", "episodes"))
     seeds: dict[tuple[str, str], int] = {}
@@ -311,6 +308,6 @@ def how(rows: list[dict[str, Any]], speed: dict[str, Any] | None) -> list[str]:
 
 
 def _versions(measured: list[dict[str, Any]]) -> str:
-    """What the measurements ran with, each once."""
+    """Return the versions that the measurements ran with, each once."""
     found = (", ".join(f"{name} {number}" for name, number in one["versions"].items()) for one in measured)
     return "; ".join(dict.fromkeys(found))

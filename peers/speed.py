@@ -1,4 +1,4 @@
-"""Updates a second of both libraries, one after the other on the same cores in the same process, again and again."""
+"""Updates per second of both libraries, which take turns on the same cores in the same process."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from trajstitch.storage.atomic import replacing
 
 @dataclass(frozen=True)
 class Speed:
-    """Measure updates a second: whole training steps, with drawing the batch, of one seed, after a warm-up."""
+    """Measure updates per second: whole training steps, with drawing the batch, of one seed, after a warm-up."""
 
     to: Path = FOLDER / "speed.json"
     """The rates."""
@@ -25,17 +25,17 @@ class Speed:
     set: str = SETS[0]
     """The built-in set."""
     algorithms: tuple[str, ...] = tuple(TITLES)
-    """What is trained."""
+    """Algorithms to train."""
     transitions: int = 100_000
-    """Of the set."""
+    """Transitions of the set."""
     cores: int = 2
-    """Cores that both may use. d3rlpy is measured with as many threads and with one, and its better rate counts."""
+    """Cores that both may use. d3rlpy is measured with a thread per core and with one; the better rate counts."""
     rounds: int = 5
     """How often each is measured, in turn; the median counts."""
     ours: int = 500
-    """Updates a round by trajstitch."""
+    """Updates per round by trajstitch."""
     theirs: int = 150
-    """Updates a round by d3rlpy."""
+    """Updates per round by d3rlpy."""
 
 
 def measure_speed(config: Speed) -> None:
@@ -70,7 +70,7 @@ def measure_speed(config: Speed) -> None:
 
 
 def alternated(config: Speed, algorithm: str, data: Any, rows: Any, cores: int) -> dict[str, list[float]]:
-    """The rates of every round by "ours" and, for d3rlpy, by the number of its threads.
+    """Return the rates of every round by "ours" and, for d3rlpy, by the number of its threads.
 
     Ours are taken between the chunks of one training, and d3rlpy's turn comes within its callback.
     """

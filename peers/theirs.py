@@ -18,7 +18,7 @@ EPOCH = 1000
 
 
 def quietly(threads: int) -> Any:
-    """The library, with no word but errors, held to this many threads."""
+    """Import d3rlpy, showing only errors, with this number of threads."""
     with warnings.catch_warnings(action="ignore"), redirect_stderr(io.StringIO()):
         import d3rlpy
         import structlog
@@ -30,7 +30,10 @@ def quietly(threads: int) -> Any:
 
 
 def dataset(data: Trajectories) -> Any:
-    """The data as d3rlpy takes it: a step has no next observation of its own, so a truncated episode loses its last."""
+    """Return the data as d3rlpy takes it.
+
+    A step has no next observation of its own there, so a truncated episode loses its last step.
+    """
     from d3rlpy.dataset import MDPDataset
 
     arrays = (data.observations[data.state_rows], data.actions, data.rewards, data.terminated, data.truncated)
@@ -38,7 +41,7 @@ def dataset(data: Trajectories) -> Any:
 
 
 def config(algorithm: str, steps: int) -> Any:
-    """The published settings, which are ours: d3rlpy's own defaults but for what is given here."""
+    """Return the published settings, which are ours: d3rlpy's own defaults except for what is given here."""
     from d3rlpy.algos import BCConfig, IQLConfig, TD3PlusBCConfig
     from d3rlpy.optimizers import AdamFactory
     from d3rlpy.optimizers.lr_schedulers import CosineAnnealingLRFactory
@@ -55,7 +58,7 @@ def config(algorithm: str, steps: int) -> Any:
 
 
 def learner(algorithm: str, steps: int, seed: int, rows: Any) -> Any:
-    """A learner before its first step."""
+    """Return a learner before its first step."""
     import d3rlpy
 
     d3rlpy.seed(seed)
@@ -95,7 +98,7 @@ def train(data: Trajectories, algorithm: str, steps: int, seed: int) -> NetworkP
 
 
 def deployed(made: Any, data: Trajectories, seed: int = 0, steps: int = 0) -> NetworkPolicy:
-    """The actor as one of our policies, so that one evaluator plays both libraries'."""
+    """Return the actor as one of our policies, so that one evaluator takes both libraries' policies."""
     scaler, size = made.observation_scaler, data.observation_size
     mean = np.zeros(size) if scaler is None else np.ravel(scaler.mean)
     std = np.ones(size) if scaler is None else np.ravel(scaler.std) + scaler.eps
@@ -114,6 +117,6 @@ def actor(made: Any) -> Any:
 
 
 def layers(network: Any) -> list[tuple[np.ndarray, np.ndarray]]:
-    """A network's linear layers, weights (in, out)."""
+    """Return a network's linear layers, weights (in, out)."""
     found = [module for module in network.modules() if hasattr(module, "in_features")]
     return [(each.weight.detach().numpy().T.copy(), each.bias.detach().numpy().copy()) for each in found]

@@ -172,19 +172,23 @@ def test_cells_that_another_process_measures_are_left_to_it(measured, tmp_path, 
 
 
 def test_a_failure_costs_no_cells_but_its_own(measured, tmp_path, monkeypatch):
-    monkeypatch.setattr(grid, "evaluate", weights)
     (tmp_path / "data").symlink_to(measured[0] / "data")
     sound, broken = (Cell(data, Learner(BRIEF), episodes=1) for data in (REPLAY, EXPERT))
-    missing = replace(sound, data=Data("npz:nowhere.npz"))
+    diverged, missing = replace(sound, seed=1), replace(sound, data=Data("npz:nowhere.npz"))
     only = collected(tmp_path, EXPERT).fingerprint
 
     def failing(sets, *rest, **more):
-        assert all(data.fingerprint != only for data in sets), "no such luck"
+        assert all(data.fingerprint != only for data in sets), "this can't be learned from"
         return train_together(sets, *rest, **more)
 
+    def finite(policies: list[Policy], *rest) -> np.ndarray:
+        assert all(policy.seed != diverged.seed for policy in policies), "this can't be evaluated"
+        return weights(policies, *rest)
+
     monkeypatch.setattr(grid, "train_together", failing)
-    failures = grid.run([sound, broken, missing], tmp_path)
-    assert [failure.split(":")[0] for failure in failures] == ["BC on npz", "BC on hopper/expert, seed 0"]
+    monkeypatch.setattr(grid, "evaluate", finite)
+    failures = grid.run([sound, diverged, broken, missing], tmp_path)
+    assert [failure.split(":")[0] for failure in failures] == ["BC on npz", str(diverged), str(broken)]
     (result,) = read_results(tmp_path)
     assert result["config"] == sound.config
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from trajstitch.benchmark.ladder import Ladder, load_ladder
 from trajstitch.storage.atomic import replacing
+from trajstitch.storage.markdown import markdown_table
 
 AIMS = {"hopper": 3_300, "walker2d": 4_500, "halfcheetah": 10_000}
 """The return that each task's expert should reach."""
@@ -26,22 +27,19 @@ def ladder_report(ladders: Sequence[Ladder]) -> str:
     lines = [
         "# The shipped ladders",
         "",
-        "Policies saved along TD3 training runs, with which `trajstitch collect` makes the built-in sets. "
+        "Policies saved along TD3 training runs, from which `trajstitch collect` makes the built-in sets. "
         "This page is written by `python -m trajstitch.benchmark.expert report`. A return is the mean ± standard "
         "deviation over episodes without noise of the policy as shipped, rounded to half precision; those episodes "
         "were not used to choose it.",
         "",
-        "| task | environment | expert's return | aim | met | seeds trained | best seed |",
-        "|---|---|---|---|---|---|---|",
     ]
+    rows = []
     for ladder in ladders:
-        aim = AIMS.get(ladder.task)
-        met = "" if aim is None else "yes" if ladder.expert.mean_return >= aim else "no"
-        lines.append(
-            f"| {ladder.task} | {ladder.environment} "
-            f"| {plus_minus(ladder.expert.mean_return, ladder.expert.std_return)} "
-            f"| {'' if aim is None else f'≥ {aim:,}'} | {met} | {len(ladder.curves)} | {ladder.seed} |"
-        )
+        aim, reached = AIMS.get(ladder.task), plus_minus(ladder.expert.mean_return, ladder.expert.std_return)
+        aims = ["", ""] if aim is None else [f"≥ {aim:,}", "yes" if ladder.expert.mean_return >= aim else "no"]
+        rows.append([ladder.task, ladder.environment, reached, *aims, str(len(ladder.curves)), str(ladder.seed)])
+    head = ("task", "environment", "expert's return", "aim", "reached", "seeds trained", "best seed")
+    lines.append(markdown_table(head, rows))
     for ladder in ladders:
         lines += ["", f"## {ladder.task}", "", *section(ladder)]
     return "\n".join(lines) + "\n"
@@ -53,15 +51,15 @@ def section(ladder: Ladder) -> list[str]:
     lines = [
         f"![Training curves of every {ladder.task} seed]({figure(ladder)})",
         "",
-        "| steps | return | episodes | |",
-        "|---|---|---|---|",
     ]
+    rows = []
     for index, checkpoint in enumerate(ladder.checkpoints):
         role = "medium" if index == ladder.medium_index else "expert" if checkpoint is ladder.expert else ""
         value = plus_minus(checkpoint.mean_return, checkpoint.std_return)
-        lines.append(f"| {checkpoint.steps:,} | {value} | {checkpoint.episodes} | {role} |")
+        rows.append([f"{checkpoint.steps:,}", value, str(checkpoint.episodes), role])
     return [
         *lines,
+        markdown_table(("steps", "return", "episodes", ""), rows),
         "",
         "Mean return over each seed's last ten evaluations: "
         + ", ".join(f"seed {seed}: {value:,.0f}" for seed, value in ends.items())

@@ -69,6 +69,7 @@ def probability(improvement: Interval) -> str:
     return f"{improvement.value:.2f}{bounds}"
 
 
+@cache
 def false_alarms(seeds: int) -> float:
     """Return how often `verdict` calls one of two equal methods better, with this number of seeds."""
     equals = np.random.default_rng(0).normal(size=(TRIALS, 2, seeds))

@@ -1,10 +1,11 @@
-"""The whole line on built-in data, in minutes: collect, inspect, stitch, clone both, evaluate, show what improved.
+"""The whole pipeline on built-in data, in minutes: collect, inspect, stitch, clone, evaluate, show what improved.
 
 python -m trajstitch.experiments.demo run                     what `make demo` does
 python -m trajstitch.experiments.demo report demo*/demo.json  docs/results/demo.md, from several runs
 """
 
 import json
+import logging
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,63 +13,62 @@ from typing import Any
 
 import numpy as np
 import tyro
+from rich.console import Console
 from rich.table import Table
 from tyro.conf import Positional
 
-from trajstitch import formats
-from trajstitch.cli.inspect import render
-from trajstitch.cli.output import stdout
+import trajstitch
 from trajstitch.data.environments import normalised
-from trajstitch.data.summary import inspect
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.evaluation.scores import Summary
-from trajstitch.storage.atomic import replacing
+from trajstitch.experiments import pages
+from trajstitch.policies.bc import BC
+from trajstitch.progress import logger
+from trajstitch.storage.markdown import markdown_table
 from trajstitch.storage.runs import machine, versions
 
-PAGE = Path("docs/results/demo.md")
 POLICIES = {"bc": "BC", "top": "BC of the best 10 %"}
+DATA = ("logged", "stitched")
 
 
 @dataclass(frozen=True)
 class Run:
-    """Collect hopper/medium-replay, stitch it, clone the original and the stitched data, and let all play."""
+    """Collect a built-in set, stitch it, clone the logged and the stitched data, and evaluate the policies."""
 
     to: Path = Path("demo")
-    """The folder that gets the data, the run, the figure and the numbers."""
+    """Folder of the data, the figure and the numbers."""
     set: str = "hopper/medium-replay"
     """The built-in set."""
     transitions: int = 50_000
-    """Of the set."""
+    """Transitions to collect."""
     seed: int = 0
-    """Of everything."""
+    """Seed of the data and of the stitching; the policies' seeds start at `seed` × `seeds`."""
     seeds: int = 3
     """Policies cloned from each data set."""
     steps: int = 8_000
-    """Gradient steps of each."""
+    """Gradient steps of each policy."""
     episodes: int = 10
-    """Episodes that each plays."""
+    """Episodes that each policy is evaluated in."""
 
 
 def run(config: Run) -> None:
-    from trajstitch.benchmark.collect import Collect, collect
-    from trajstitch.evaluation.evaluate import evaluate
-    from trajstitch.policies.bc import BC
-    from trajstitch.policies.train import train
-    from trajstitch.stitching.pipeline import stitch
-
     start = time.monotonic()
-    logged = collect(Collect(config.set, config.transitions, config.seed))
-    render(inspect(logged), stdout())
-    stitched = stitch(logged, "quick", config.seed)
+    logged = trajstitch.collect(trajstitch.Collect(config.set, config.transitions, config.seed))
+    show_data(logged)
+    stitched = trajstitch.stitch(logged, "quick", config.seed)
     data = {"logged": logged, "stitched": stitched}
-    formats.save(logged, f"npz:{config.to / 'logged.npz'}", force=True)
-    formats.save(stitched, f"npz:{config.to / 'stitched.npz'}", force=True)
-    scores: dict[str, dict[str, list[float]]] = {}
     for name, some in data.items():
-        for policy, part in (("bc", some), ("top", some.best(0.1))):
-            policies = train(part, BC(steps=config.steps), seeds=config.seeds, seed=config.seed * config.seeds)
-            returns = evaluate(policies, logged.metadata, config.episodes)
-            scores.setdefault(policy, {})[name] = normalised(returns, logged.metadata).mean(1).tolist()
+        trajstitch.save(some, f"npz:{config.to / f'{name}.npz'}", force=True)
+
+    learned = {(policy, name): data[name] for name in DATA for policy in POLICIES}
+    parts = [some.best(0.1) if policy == "top" else some for (policy, _), some in learned.items()]
+    found = trajstitch.train_together(parts, BC(steps=config.steps), config.seeds, config.seed * config.seeds)
+    returns = trajstitch.evaluate([policy for some in found for policy in some], logged.metadata, config.episodes)
+    of_each = np.split(normalised(returns, logged.metadata).mean(1), len(found))
+    scores = {policy: {} for policy in POLICIES}
+    for (policy, name), some in zip(learned, of_each, strict=True):
+        scores[policy][name] = some.tolist()
+
     facts = {
         **{key: value for key, value in asdict(config).items() if key != "to"},
         "data": {name: float(normalised(some.returns, logged.metadata).mean()) for name, some in data.items()},
@@ -78,34 +78,48 @@ def run(config: Run) -> None:
         "machine": machine(),
         "versions": versions(),
     }
-    with replacing(config.to / "demo.json", force=True) as fresh:
-        fresh.write_text(json.dumps(facts, indent=1) + "\n")
+    pages.write(config.to / "demo.json", json.dumps(facts, indent=1) + "\n")
     draw(facts, data, config.to / "demo.png")
     show(facts, config.to)
 
 
+def show_data(data: Trajectories) -> None:
+    """Print what was collected, and what the checks find."""
+    facts, out = trajstitch.inspect(data), console()
+    out.print(f"{facts['name']}: {facts['episodes']:,} episodes, {facts['steps']:,} steps", style="bold")
+    out.print(f"mean return {facts['returns']['mean']:,.0f}, best {facts['returns']['max']:,.0f}\n\nChecks")
+    for check in facts["checks"]:
+        out.print(f"  {check['verdict']:4}  {check['check']}: {check['detail']}", soft_wrap=True)
+    out.print()
+
+
 def show(facts: dict[str, Any], folder: Path) -> None:
-    out = stdout()
+    """Print what improved, and where the files are."""
+    out = console()
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("score (0 random, 100 expert)", "logged", "stitched"):
+    for name in ("score (0 random, 100 expert)", *DATA):
         table.add_column(name, justify="left" if "(" in name else "right", no_wrap=True)
-    before, after = (facts["data"][name] for name in ("logged", "stitched"))
-    table.add_row("the data's own trajectories", f"{before:.1f}", f"{after:.1f}")
+    table.add_row("the data's own trajectories", *(f"{facts['data'][name]:.1f}" for name in DATA))
     for policy, title in POLICIES.items():
-        cells = [str(Summary.of(np.array(facts["scores"][policy][name])).iqm) for name in ("logged", "stitched")]
+        cells = [str(Summary.of(np.array(facts["scores"][policy][name])).iqm) for name in DATA]
         table.add_row(f"{title} [95 %]", *cells)
     out.print(table)
-    ours, theirs = (np.mean(facts["scores"]["bc"][name]) for name in ("stitched", "logged"))
+    logged, stitched = (np.mean(facts["scores"]["bc"][name]) for name in DATA)
     out.print(
-        f"\nA policy cloned from the stitched data scored {ours:.1f}, one cloned from the logged data {theirs:.1f}. "
-        f"{facts['jumps']:.2%} of the stitched data's steps are jumps; all else is logged. {facts['seconds']} seconds.",
+        f"\nA policy cloned from the stitched data scored {stitched:.1f}, one cloned from the logged data {logged:.1f}."
+        f" {facts['jumps']:.2%} of the stitched data's steps are jumps; all others are logged. "
+        f"{facts['seconds']} seconds.",
         soft_wrap=True,
     )
     out.print(f"Data, figure and numbers are in {folder}/; open {folder / 'demo.png'}", soft_wrap=True)
 
 
+def console() -> Console:
+    return Console(highlight=False, markup=False, emoji=False)
+
+
 def draw(facts: dict[str, Any], data: dict[str, Trajectories], path: Path) -> None:
-    """Returns of the trajectories before and after, and the policies' scores."""
+    """Draw the returns of the trajectories before and after, and the policies' scores."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -135,51 +149,44 @@ def draw(facts: dict[str, Any], data: dict[str, Trajectories], path: Path) -> No
 
 @dataclass(frozen=True)
 class Report:
-    """Write the page about several runs of the demo, one a seed."""
+    """Write the page about several runs of the demo, one per seed."""
 
     runs: Positional[tuple[Path, ...]]
     """Their demo.json files."""
-    to: Path = PAGE
+    to: Path = Path("docs/results/demo.md")
     """The page."""
 
 
 def report(config: Report) -> None:
-    rows = sorted((json.loads(path.read_text()) for path in config.runs), key=lambda row: row["seed"])
-    first = rows[0]
-    means = [{policy: {k: np.mean(v) for k, v in row["scores"][policy].items()} for policy in POLICIES} for row in rows]
-    gained = {policy: sum(one[policy]["stitched"] > one[policy]["logged"] for one in means) for policy in POLICIES}
-    lines = [
-        "# The demo, again and again",
-        "",
-        f"`make demo` with {len(rows)} seeds: {first['set']}, {first['transitions']:,} transitions, `quick` preset, "
-        f"{first['seeds']} policies of {first['steps']:,} steps from each data set, {first['episodes']} episodes each. "
-        "Mean ± standard deviation of the normalised score over the policies. Written by `python -m "
-        "trajstitch.experiments.demo report` from the runs' own numbers.",
-        "",
-        "StitchConfig raised the mean score of "
-        + " and ".join(f"{title} in {gained[policy]} of {len(rows)} runs" for policy, title in POLICIES.items())
-        + ".",
-        "",
-        "| seed | data, logged | stitched | BC, logged | stitched | best 10 % BC, logged | stitched |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        data = [f"{row['data'][name]:.1f}" for name in ("logged", "stitched")]
-        cells = [
-            str(Summary.of(np.array(row["scores"][policy][name])))
-            for policy in POLICIES
-            for name in ("logged", "stitched")
+    runs = sorted((json.loads(path.read_text()) for path in config.runs), key=lambda facts: facts["seed"])
+
+    def gain(policy: str) -> str:
+        scores = [facts["scores"][policy] for facts in runs]
+        count = sum(np.mean(one["stitched"]) > np.mean(one["logged"]) for one in scores)
+        return f"{POLICIES[policy]} in {count} of {len(runs)} runs"
+
+    rows = [
+        [
+            str(facts["seed"]),
+            *(f"{facts['data'][name]:.1f}" for name in DATA),
+            *(str(Summary.of(np.array(facts["scores"][policy][name]))) for policy in POLICIES for name in DATA),
         ]
-        lines.append(f"| {row['seed']} | {' | '.join(data + cells)} |")
-    found = ", ".join(f"{name} {number}" for name, number in first["versions"].items())
-    lines += ["", f"Command: `python -m trajstitch.experiments.demo run --seed SEED`. Machine: {first['machine']}.", ""]
-    lines += [f"Median time of a run: {np.median([row['seconds'] for row in rows]):.0f} s.", ""]
-    with replacing(config.to, force=True) as fresh:
-        fresh.write_text("\n".join([*lines, f"Versions: {found}.", ""]))
+        for facts in runs
+    ]
+    head = ["seed", "data, logged", "stitched", "BC, logged", "stitched", "best 10 % BC, logged", "stitched"]
+    known = {
+        "runs": runs,
+        "gains": [gain(policy) for policy in POLICIES],
+        "table": markdown_table(head, rows),
+        "median_seconds": np.median([facts["seconds"] for facts in runs]),
+    }
+    pages.write(config.to, pages.render("demo.md.j2", **runs[0], **known))
     print(config.to)
 
 
 def main() -> None:
+    logging.basicConfig(format="%(message)s")
+    logger.setLevel(logging.INFO)
     asked = tyro.extras.subcommand_cli_from_dict({"run": Run, "report": Report})
     run(asked) if isinstance(asked, Run) else report(asked)
 

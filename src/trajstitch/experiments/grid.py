@@ -76,7 +76,7 @@ def run(cells: Iterable[Cell], folder: Path, time_limit: float | None = None, en
     sizes: dict[Data, tuple[int, int]] = {}
     failures = []
     for data, some in _by(missing, lambda cell: cell.data).items():
-        failures += bench.attempt(some, lambda _, data=data: sizes.update({data: bench.sizes(data)}))
+        failures += bench.attempt(some[:1], lambda _, data=data: sizes.update({data: bench.sizes(data)}))
     failures += engine(bench.measure, groups([cell for cell in missing if cell.data in sizes], sizes))
     done = sum(bench.result(cell).exists() for cell in cells)
     logger.info(f"{folder}: {done} of {len(cells)} cells are measured")
@@ -118,25 +118,26 @@ class Bench:
             return self.attempt(mine, self._measure)
 
     def attempt(self, cells: list[Cell], do: Callable[[list[Cell]], None]) -> list[str]:
-        """Call `do` with the cells or, if that fails, with those of each data set alone; return what failed."""
+        """Call `do` with all cells; if that fails, with those of each data set, then with each. Return what failed."""
         try:
             if cells:
                 do(cells)
         except OutOfTimeError as late:
             logger.info(str(late))
         except Exception as error:
-            alone = list(_by(cells, lambda cell: cell.data).values())
-            if len(alone) > 1:
-                logger.warning(f"{len(cells)} cells failed together ({error}): now each data set alone")
-                return [failure for some in alone for failure in self.attempt(some, do)]
-            failure = "; ".join(map(str, cells)) + f": {type(error).__name__}: {error}"
+            if len(cells) > 1:
+                logger.warning(f"{len(cells)} cells failed together ({error}): trying them apart")
+                parts = list(_by(cells, lambda cell: cell.data).values())
+                parts = parts if len(parts) > 1 else [[cell] for cell in cells]
+                return [failure for part in parts for failure in self.attempt(part, do)]
+            failure = f"{cells[0]}: {type(error).__name__}: {error}"
             logger.warning(failure if isinstance(error, InputError) else f"{failure}\n{traceback.format_exc()}")
             return [failure]
         return []
 
     def _measure(self, cells: list[Cell]) -> None:
         logged = {data: self.load(data) for data in dict.fromkeys(cell.data for cell in cells)}
-        stitched = self._stitched(list(dict.fromkeys(cell for cell in map(_stitching_of, cells) if cell)), logged)
+        stitched = self._stitched(list(dict.fromkeys(job for job in map(_stitching_of, cells) if job)), logged)
         sources: dict[Cell, Cell] = {}
         for cell in cells:
             job = _stitching_of(cell)
