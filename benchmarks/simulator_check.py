@@ -13,6 +13,7 @@ import argparse
 import json
 import time
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,8 @@ def page(facts: dict[str, Any]) -> str:
     ]
     for key, title in (("by_consistency", "consistency"), ("by_margin", "likelihood margin")):
         parts = [one["simulator_check"].get(key, []) for one in rows]
-        kinds = [bounds(part) for part in max(parts, key=len)]
+        found = sorted(chain(*parts), key=lambda part: -np.inf if part["from"] is None else part["from"])
+        kinds = list(dict.fromkeys(map(bounds, found)))
         lines += ["", f"Median error (and number of candidates) by {title}:", ""]
         body = []
         for one, some in zip(rows, parts, strict=True):
