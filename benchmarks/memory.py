@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,19 @@ from rich.table import Table
 
 from trajstitch import formats
 from trajstitch.cli.output import stdout
+from trajstitch.data import ragged
 from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.models.value import TwinValue, fit_value
 from trajstitch.progress import logger
-from trajstitch.stitching.config import PRESETS, StitchConfig, fit_models, improve
-from trajstitch.stitching.graph import EdgeScorer, Reach, StitchGraph, build
-from trajstitch.stitching.greedy import Rules, one_pass
-from trajstitch.stitching.neighbours import NeighbourSearch, neighbours
+from trajstitch.stitching.acceptance import Rules
+from trajstitch.stitching.config import PRESETS, StitchConfig
+from trajstitch.stitching.graph import StitchGraph, build_graph
+from trajstitch.stitching.greedy import one_pass
+from trajstitch.stitching.improve import StitchingTask, improve_together
+from trajstitch.stitching.jump_tests import Consistency, JumpTest, Likelihood
+from trajstitch.stitching.neighbours import NeighbourSearch, find_neighbours
 from trajstitch.stitching.paths import Paths
+from trajstitch.stitching.pipeline import Stages, StitchJob
 
 GIB = 2**30
 
@@ -63,19 +69,27 @@ def brief(preset: str, steps: int, k: int) -> StitchConfig:
     """Return a preset with tiny networks that train for a few steps, and with every candidate as an edge."""
     config = PRESETS[preset]
     small = {"hidden": (16,), "steps": steps}
+
+    def brief_test(test: JumpTest) -> JumpTest:
+        match test:
+            case Likelihood():
+                return Likelihood(replace(test.dynamics, **small), margin=None)
+            case Consistency():
+                return Consistency(replace(test.forward, **small), limit=None)
+            case _:
+                return test
+
     return replace(
         config,
-        dynamics=replace(config.dynamics, **small),
+        tests={name: brief_test(test) for name, test in config.tests.items()},
         inverse=replace(config.inverse, **small),
         reward=replace(config.reward, **small),
-        forward=None if config.forward is None else replace(config.forward, **small),
         value=TwinValue(**small),
-        near=NeighbourSearch(k),
-        reach=Reach(margin=None),
+        neighbours=NeighbourSearch(k),
     )
 
 
-class Stages:
+class Peaks:
     """The peak of each stage and what was left after it, in bytes beyond what the process held before the first."""
 
     def __init__(self) -> None:
@@ -98,36 +112,38 @@ def _memory(field: str) -> int:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measure every stage, in this process."""
-    stages, config, key = Stages(), brief(options.preset, options.steps, options.k), jax.random.key(0)
-    data = stages.measure("data", lambda: random_data(options.transitions))
-    models, _ = stages.measure("models", lambda: fit_models(config, data, key))
-    episode = np.repeat(np.arange(len(data), dtype=np.int32), data.lengths + 1)
-    stages.measure("neighbours", lambda: neighbours(data.observations, episode, config.near))
-    graph = stages.measure("graph", lambda: build(data, models, config.near, config.reach))
+    peaks, config, key = Peaks(), brief(options.preset, options.steps, options.k), jax.random.key(0)
+    data = peaks.measure("data", lambda: random_data(options.transitions))
+    stages = Stages(StitchJob(data, config))
+    peaks.measure("models", stages.models)
+    episode = ragged.owners(data.lengths + 1).astype(np.int32)
+    peaks.measure("neighbours", lambda: find_neighbours(data.observations, episode, config.neighbours))
+    # Not `stages.graph`, which would keep this graph beside the one that is loaded.
+    graph = peaks.measure("graph", lambda: build_graph(data, stages.scorer(), config.neighbours))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "graph.safetensors"
-        stages.measure("saving the graph", lambda: graph.save(path))
+        peaks.measure("saving the graph", lambda: graph.save(path))
         edges = len(graph.edges)
         del graph
-        graph = stages.measure("loading the graph", lambda: StitchGraph.load(path))
+        graph = peaks.measure("loading the graph", lambda: StitchGraph.load(path))
         if config.plan is None:
-            scorer, rules = EdgeScorer(models, data.observations), Rules(threshold=-1.0)
             paths = Paths.of(data)
             for number in (1, 2):
                 now = paths.trajectories(provenance=False)
-                stages.measure(f"V of pass {number}", lambda now=now: fit_value(config.value, now, key))
+                peaks.measure(f"V of pass {number}", partial(fit_value, config.value, now, key))
                 del now
                 random = (np.random.default_rng(number).random(len(graph)) < 1 / 300).astype(np.float32)
-                paths, found = stages.measure(
-                    f"pass {number}",
-                    lambda paths=paths, random=random: one_pass(paths, graph, scorer, lambda some: random[some], rules),
-                )
+                rules = Rules(threshold=-1.0)
+                work = partial(one_pass, paths, graph, stages.scorer(), random.__getitem__, rules)
+                paths, found = peaks.measure(f"pass {number}", work)
+                del work
                 logger.info(str(found))
         else:
-            paths, _ = stages.measure("plan", lambda: improve(config, data, models, graph, key))
-        better = stages.measure("result", paths.trajectories)
-        stages.measure("saving the result", lambda: formats.save(better, f"npz:{folder}/result.npz"))
-    return {"transitions": data.steps, "edges": edges, "before": stages.before, "stages": stages.rows}
+            task = StitchingTask(data, stages.scorer(), graph, key)
+            paths = peaks.measure("plan", lambda: improve_together(config, [task])[0].paths)
+        better = peaks.measure("result", paths.trajectories)
+        peaks.measure("saving the result", lambda: formats.save(better, f"npz:{folder}/result.npz"))
+    return {"transitions": data.steps, "edges": edges, "before": peaks.before, "stages": peaks.rows}
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from rich.table import Table
 from trajstitch.benchmark.collect import Collect, collect
 from trajstitch.cli.output import stdout
 from trajstitch.progress import logger
-from trajstitch.stitching.neighbours import Method, NeighbourSearch, neighbours
+from trajstitch.stitching.neighbours import Method, NeighbourSearch, find_neighbours
 
 SETS = ("hopper/medium-replay", "halfcheetah/medium-replay", "normal/8", "normal/27")
 
@@ -53,9 +53,9 @@ def main() -> None:
             states, episode = states_of(name, size)
             for engine in engines:
                 small = min(size, 2000)
-                neighbours(states[:small], episode[:small] % 7, NeighbourSearch(options.k, method=engine))
+                find_neighbours(states[:small], episode[:small] % 7, NeighbourSearch(options.k, method=engine))
                 start = time.perf_counter()
-                neighbours(states, episode, NeighbourSearch(options.k, method=engine))
+                find_neighbours(states, episode, NeighbourSearch(options.k, method=engine))
                 seconds = time.perf_counter() - start
                 rows.append(
                     {

@@ -12,6 +12,8 @@ candidate, over the jump's length, is compared with the scores by the likelihood
 import argparse
 import json
 import time
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,11 @@ from trajstitch.benchmark.collect import Collect, collect
 from trajstitch.cli.output import stdout
 from trajstitch.evaluation import simulator_check
 from trajstitch.experiments.figures import svg
-from trajstitch.stitching.config import PRESETS, fit_models, improve, keys_of
-from trajstitch.stitching.graph import Reach, build
+from trajstitch.stitching.config import PRESETS
+from trajstitch.stitching.graph import EdgeScorer, build_graph
+from trajstitch.stitching.improve import improve_together
+from trajstitch.stitching.jump_tests import Consistency, JumpTest, Likelihood
+from trajstitch.stitching.pipeline import Stages, StitchJob
 from trajstitch.storage.markdown import markdown_table
 from trajstitch.storage.runs import command_line, machine, versions
 
@@ -32,23 +37,34 @@ GREEN, ORANGE = "#1a9e6e", "#d97706"
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Everything about one set."""
+    """Measure one set."""
     start = time.monotonic()
     data, config = collect(Collect(name, options.transitions, options.seed)), PRESETS[options.preset]
-    models_key, key = keys_of(options.seed)
-    models, reports = fit_models(config, data, models_key)
-    graph = build(data, models, config.near, config.reach)
-    paths, _ = improve(config, data, models, graph, key)
-    everything = build(data, models, config.near, Reach(None, None))
+    stages = Stages(StitchJob(data, config, options.seed))
+    models, reports = stages.models()
+    stitched = improve_together(config, stages.tasks())[0].paths.trajectories()
+    tests = {name: without_limit(test) for name, test in config.tests.items()}
+    everything = build_graph(data, EdgeScorer(models, tests, data.observations), config.neighbours)
     return {
         "set": name,
         "transitions": data.steps,
         "candidates": len(everything.edges),
-        "passing": len(graph.edges),
-        "simulator_check": simulator_check.report(data, paths.trajectories(), everything, options.steps),
+        "passing": len(stages.graph().edges),
+        "simulator_check": simulator_check.report(data, stitched, everything, options.steps),
         "fit_reports": [{"model": one.model, **one.metrics} for one in reports],
         "seconds": time.monotonic() - start,
     }
+
+
+def without_limit(test: JumpTest) -> JumpTest:
+    """Return a jump test that scores all candidates and lets them pass."""
+    match test:
+        case Likelihood():
+            return replace(test, margin=None)
+        case Consistency():
+            return replace(test, limit=None)
+        case _:
+            return test
 
 
 HEAD = ("set", "candidates", "median error", "by consistency", "by likelihood", "jumps made", "their median error")
@@ -56,16 +72,21 @@ HEAD = ("set", "candidates", "median error", "by consistency", "by likelihood", 
 
 def row(one: dict[str, Any]) -> list[str]:
     checked = one["simulator_check"]
-    ranks = checked["rank_correlation"]
+    candidates, ranks = checked.get("edges", {}), checked.get("rank_correlation", {})
     return [
         one["set"],
         f"{one['candidates']:,}",
-        f"{checked['edges']['median_ratio']:.3f}",
-        f"{ranks['consistency']:.2f}",
-        f"{ranks['likelihood']:.2f}",
+        number(candidates.get("median_ratio"), 3),
+        number(ranks.get("consistency"), 2),
+        number(ranks.get("likelihood"), 2),
         f"{checked['jumps']['steps']:,}",
-        f"{checked['jumps']['median_ratio']:.3f}" if checked["jumps"]["steps"] else "–",
+        number(checked["jumps"].get("median_ratio"), 3),
     ]
+
+
+def number(value: float | None, digits: int) -> str:
+    """Return a number as the table shows it; a dash if nothing was there to measure."""
+    return "–" if value is None else f"{value:.{digits}f}"
 
 
 def bounds(one: dict[str, Any]) -> str:
@@ -95,16 +116,15 @@ def page(facts: dict[str, Any]) -> str:
         "quartiles as a band. A score that predicts the error rises from left to right.",
     ]
     for key, title in (("by_consistency", "consistency"), ("by_margin", "likelihood margin")):
-        kinds = [bounds(one) for one in max((row["simulator_check"][key] for row in rows), key=len)]
+        parts = [one["simulator_check"].get(key, []) for one in rows]
+        found = sorted(chain(*parts), key=lambda part: -np.inf if part["from"] is None else part["from"])
+        kinds = list(dict.fromkeys(map(bounds, found)))
         lines += ["", f"Median error (and number of candidates) by {title}:", ""]
-        counts = [
-            {bounds(part): f"{part['median_ratio']:.2f} ({part['edges']:,})" for part in one["simulator_check"][key]}
-            for one in rows
-        ]
-        found = zip(rows, counts, strict=True)
-        lines += [
-            markdown_table(["set", *kinds], [[one["set"], *(by.get(kind, "–") for kind in kinds)] for one, by in found])
-        ]
+        body = []
+        for one, some in zip(rows, parts, strict=True):
+            by = {bounds(part): f"{part['median_ratio']:.2f} ({part['edges']:,})" for part in some}
+            body.append([one["set"], *(by.get(kind, "–") for kind in kinds)])
+        lines.append(markdown_table(["set", *kinds], body))
     lines += [
         "",
         f"{facts['transitions']:,} transitions of each set, data and model seed {facts['seed']}, models of the "
@@ -119,7 +139,8 @@ def draw(facts: dict[str, Any], path: Path) -> None:
     with svg(path, len(facts["sets"]), (10, 3.2)) as (figure, panels):
         for axes, one in zip(panels, facts["sets"], strict=True):
             for key, colour in (("consistency", GREEN), ("likelihood", ORANGE)):
-                low, middle, high = np.array(one["simulator_check"]["tenths"][key]).T
+                tenths = one["simulator_check"].get("tenths", {}).get(key, [])
+                low, middle, high = np.reshape(tenths, (-1, 3)).T  # a set without candidates draws nothing
                 place = np.arange(1, len(middle) + 1)
                 axes.fill_between(place, low, high, color=colour, alpha=0.18, linewidth=0)
                 axes.plot(place, middle, color=colour, marker="o", markersize=4, label=key)
@@ -136,7 +157,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quality", default="medium-replay", help="which set of each task")
     parser.add_argument("--transitions", type=int, default=50_000)
-    parser.add_argument("--preset", default="quick", choices=[name for name in PRESETS if PRESETS[name].forward])
+    able = [name for name, preset in PRESETS.items() if "consistency" in preset.tests]
+    parser.add_argument("--preset", default="quick", choices=able)
     parser.add_argument("--seed", type=int, default=2)
     parser.add_argument("--steps", type=int, default=20_000, help="check at most this many candidates and jumps")
     parser.add_argument("--json", type=Path)

@@ -39,14 +39,17 @@ from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import transitions
 from trajstitch.learning.fit import begin, fit
 from trajstitch.learning.networks import normaliser_of
+from trajstitch.models.dynamics import Dynamics, Gaussian
+from trajstitch.models.forward import ForwardDynamics
 from trajstitch.models.value import TwinValue, Value, fit_value, values
 from trajstitch.progress import logger
-from trajstitch.stitching.capacity import spread
-from trajstitch.stitching.config import PRESETS, fit_models
-from trajstitch.stitching.graph import EdgeScorer, Models, Reach, build
-from trajstitch.stitching.greedy import Rules, one_pass
+from trajstitch.stitching.config import PRESETS
+from trajstitch.stitching.greedy import one_pass
+from trajstitch.stitching.improve import improve_together
+from trajstitch.stitching.jump_tests import Consistency, Likelihood
 from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.paths import Paths
+from trajstitch.stitching.pipeline import Stages, StitchJob
 from trajstitch.storage.markdown import markdown_table
 from trajstitch.storage.runs import Run, command_line, machine, versions
 
@@ -55,7 +58,7 @@ PAD = 64
 """Candidates that a step evaluates at once, so that nothing compiles twice."""
 
 
-def step_by_step(data: Trajectories, models: Models, value: Value, k: int) -> Callable[[int], float]:
+def step_by_step(data: Trajectories, dynamics: Gaussian, value: Value, k: int) -> Callable[[int], float]:
     """Return a function that walks N steps, as the authors' code does, and returns the seconds per step."""
     scale = normaliser_of(data.observations)
     states = np.asarray(scale.apply(jnp.asarray(data.observations, jnp.float32)))
@@ -65,8 +68,8 @@ def step_by_step(data: Trajectories, models: Models, value: Value, k: int) -> Ca
     rows = iter(np.random.default_rng(0).permutation(data.state_rows))
 
     @eqx.filter_jit
-    def score(models: Models, value: Value, state: jax.Array, following: jax.Array) -> tuple[jax.Array, jax.Array]:
-        each = eqx.filter_vmap(lambda one: one.log_likelihood(state[None], following))(models.dynamics)
+    def score(dynamics: Gaussian, value: Value, state: jax.Array, following: jax.Array) -> tuple[jax.Array, jax.Array]:
+        each = eqx.filter_vmap(lambda one: one.log_likelihood(state[None], following))(dynamics)
         return each.min(0), value(following)
 
     def take(steps: int) -> float:
@@ -75,7 +78,7 @@ def step_by_step(data: Trajectories, models: Models, value: Value, k: int) -> Ca
             near, near_next = (np.asarray(tree.query(states[at], k)[1]) for at in (row, row + 1))
             padded = np.resize(np.concatenate((near[~last[near]] + 1, near_next, [row + 1])), PAD)
             batch = jnp.asarray(data.observations[row]), jnp.asarray(data.observations[padded])
-            jax.block_until_ready(score(models, value, *batch))
+            jax.block_until_ready(score(dynamics, value, *batch))
         return (time.perf_counter() - start) / steps
 
     take(10)  # to compile
@@ -102,52 +105,54 @@ def value_rate(data: Trajectories, seeds: int, seconds: float) -> float:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measure everything at one size."""
-    stages: dict[str, float] = {}
+    seconds: dict[str, float] = {}
 
     def timed(name: str, work: Callable[[], Any]) -> Any:
         start = time.perf_counter()
         result = work()
-        stages[name] = time.perf_counter() - start
-        logger.info(f"{name}: {stages[name]:.2f} s")
+        seconds[name] = time.perf_counter() - start
+        logger.info(f"{name}: {seconds[name]:.2f} s")
         return result
 
     data = timed("collect", lambda: collect(Collect(options.set, transitions=options.sizes[0])))
-    quick = PRESETS["quick"]
-    assert quick.forward is not None
-    brief = replace(
+    quick, steps = PRESETS["quick"], options.steps
+    config = replace(
         quick,
-        dynamics=replace(quick.dynamics, members=5, keep=5, hidden=(200, 200, 200), steps=options.steps),
-        inverse=replace(quick.inverse, hidden=(256, 256), steps=options.steps),
-        reward=replace(quick.reward, hidden=(512, 512), steps=options.steps),
-        forward=replace(quick.forward, members=3, steps=options.steps),
+        tests={
+            "likelihood": Likelihood(Dynamics(members=5, keep=5, learning_rate=1e-3, steps=steps), margin=256.0),
+            "consistency": Consistency(ForwardDynamics(members=3, steps=steps), limit=0.2),
+        },
+        inverse=replace(quick.inverse, hidden=(256, 256), steps=steps),
+        reward=replace(quick.reward, hidden=(512, 512), steps=steps),
+        neighbours=NeighbourSearch(k=options.k),
     )
-    key = jax.random.key(0)
-    models, _ = fit_models(brief, data, key)
-    value, _ = fit_value(TwinValue(steps=options.steps), data, key)
-    near = NeighbourSearch(k=options.k)
-    graph = timed("graph", lambda: build(data, models, near, Reach(256.0, 0.2)))
-    scorer = EdgeScorer(models, data.observations)
+    stages = Stages(StitchJob(data, config))
+    models, _ = stages.models()
+    value, _ = fit_value(TwinValue(steps=steps), data, jax.random.key(0))
+    graph = timed("graph", stages.graph)
 
     def value_of(nodes: np.ndarray) -> np.ndarray:
         return values(value, data.observations[nodes])
 
-    paths = one_pass(Paths.of(data), graph, scorer, value_of, Rules())[0]
-    take, slow, fast = step_by_step(data, models, value, options.k), [], []
+    def greedy_pass(paths: Paths) -> Paths:
+        return one_pass(paths, graph, stages.scorer(), value_of, config.rules)[0]
+
+    paths = greedy_pass(Paths.of(data))  # to compile
+    take, slow, fast = step_by_step(data, models.tests["likelihood"], value, options.k), [], []
     for _ in range(TURNS):
         slow.append(take(options.sample // TURNS))
-        timed("first pass", lambda: one_pass(Paths.of(data), graph, scorer, value_of, Rules()))
-        fast.append(stages["first pass"])
-    stages["first pass"] = statistics.median(fast)
-    timed("second pass", lambda: one_pass(paths, graph, scorer, value_of, Rules()))
-    assert quick.plan is not None
-    timed("plan for all", lambda: spread(data, graph, scorer, quick.plan, Rules()))  # pyright: ignore[reportArgumentType]
+        timed("first pass", lambda: greedy_pass(Paths.of(data)))
+        fast.append(seconds["first pass"])
+    seconds["first pass"] = statistics.median(fast)
+    timed("second pass", lambda: greedy_pass(paths))
+    timed("plan for all", lambda: improve_together(config, stages.tasks()))
     a_step, a_transition = statistics.median(slow), statistics.median(fast) / data.steps
     return {
         "set": options.set,
         "transitions": data.steps,
         "dimensions": data.observation_size,
         "edges": len(graph.edges),
-        "stages": stages,
+        "stages": seconds,
         "microseconds_step_by_step": 1e6 * a_step,
         "microseconds_on_the_graph": 1e6 * a_transition,
         "ratio": a_step / a_transition,
