@@ -9,6 +9,7 @@ jsonl:FILE.jsonl.
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,8 +28,9 @@ PARTS = ("observations", "actions", "rewards", "terminated", "truncated")
 def load(location: str) -> Trajectories:
     files.require_readable(Path(location))
     episodes = [json.loads(line) for line in Path(location).read_text().splitlines()]
+    parts: Any = {name: np.concatenate([np.array(episode[name]) for episode in episodes]) for name in PARTS}
     return Trajectories(
-        **{name: np.concatenate([np.array(episode[name]) for episode in episodes]) for name in PARTS},
+        **parts,
         offsets=offsets_of(np.array([len(episode["rewards"]) for episode in episodes])),
         metadata=Metadata(name=Path(location).stem, source=f"jsonl:{location}"),
     )

@@ -18,7 +18,7 @@ class Step:
     action: np.ndarray
     reward: float
     log_likelihood: np.float32
-    """logmeanexp over the ensemble: the bar for whoever would replace this step."""
+    """logmeanexp over the ensemble: what a jump in its place is compared with."""
     stitched: bool = False
     margin: float = np.nan
     value_gain: float = np.nan

@@ -1,4 +1,4 @@
-"""Rollouts: the same returns whoever plays them, equal to the plain loop's."""
+"""Rollouts: the same returns in any process, equal to the plain loop's."""
 
 import sys
 from pathlib import Path

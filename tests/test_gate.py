@@ -29,7 +29,7 @@ def walks(skills: np.ndarray, luck: float, length: int = 40) -> Trajectories:
     )
 
 
-def test_skill_is_foretold_and_luck_is_not():
+def test_skill_is_predictable_and_noise_is_not():
     skills = np.repeat([0.0, 1.0], 30)
     assert return_predictability(walks(skills, luck=0.0)) == pytest.approx(1, abs=0.01)
     assert return_predictability(walks(np.zeros(60), luck=1.0)) == pytest.approx(0, abs=0.1)
@@ -50,7 +50,7 @@ def test_units_and_constant_states_do_not_matter():
         assert return_predictability(rescale_for_float32(moved)) == pytest.approx(share, abs=1e-3)
 
 
-def test_copies_of_an_episode_do_not_foretell_it():
+def test_copies_of_an_episode_do_not_predict_it():
     data = walks(np.zeros(60), luck=1.0)
     assert return_predictability(concatenate([data] * 5)) == pytest.approx(0, abs=0.1)
 

@@ -1,4 +1,4 @@
-"""Each model learns a distribution that is known in closed form, and says what it is worth."""
+"""Each model learns a distribution that is known in closed form, and reports how well it does."""
 
 from dataclasses import replace
 
@@ -39,22 +39,22 @@ def noise(data: Trajectories) -> Trajectories:
 
 def test_dynamics_learn_mean_and_spread_and_are_calibrated(data):
     config = Dynamics(members=3, keep=2, hidden=(32,), steps=1000, patience=1000, learning_rate=5e-3)
-    models, worth = fit_dynamics(config, data, KEY)
+    models, report = fit_dynamics(config, data, KEY)
     states = np.random.default_rng(1).uniform(-0.6, 0.6, (200, 2)).astype(np.float32)
     mean, log_std = member(models, 0)(jnp.asarray(states))
     scale = member(models, 0).change
     np.testing.assert_allclose(scale.undo(mean), -0.1 * states, atol=0.02)
     true = ((0.1 * SPREAD) ** 2 + NOISE**2) ** 0.5
     np.testing.assert_allclose(np.median(np.exp(log_std) * scale.std), true, rtol=0.2)
-    assert worth.beats_baseline
-    assert 0.8 < worth.metrics["inside_the_90%_region"] < 0.97
+    assert report.beats_baseline
+    assert 0.8 < report.metrics["inside_the_90%_region"] < 0.97
     assert mean.shape == states.shape
     assert models.network.layers[0][0].shape[0] == 2
 
 
 def test_inverse_dynamics_find_the_action_within_its_bounds(data):
     config = InverseDynamics(hidden=(32,), steps=2000, learning_rate=5e-3)
-    model, worth = fit_inverse(config, data, KEY)
+    model, report = fit_inverse(config, data, KEY)
     rows = data.state_rows
     states, following = data.observations[rows], data.observations[rows + 1]
     found = np.asarray(model(jnp.asarray(states), jnp.asarray(following)))
@@ -65,29 +65,29 @@ def test_inverse_dynamics_find_the_action_within_its_bounds(data):
     assert np.abs(found - best)[inside].mean() < 0.06
     far = model(jnp.asarray(states), jnp.asarray(following + 50), jnp.full((len(states), model.latent_size), 3.0))
     assert np.abs(far).max() <= 1
-    assert worth.beats_baseline
-    assert worth.metrics["action_error"] < worth.metrics["baseline"]
+    assert report.beats_baseline
+    assert report.metrics["action_error"] < report.metrics["baseline"]
 
 
 def test_regression_reward_learns_the_reward(data):
     config = RegressionReward(hidden=(32,), steps=1000, learning_rate=5e-3)
-    model, worth = fit_reward(config, data, KEY)
-    assert worth.beats_baseline
-    assert worth.metrics["R²"] > 0.98
+    model, report = fit_reward(config, data, KEY)
+    assert report.beats_baseline
+    assert report.metrics["R²"] > 0.98
     assert model(*(jnp.zeros((3, 2)),) * 3).shape == (3,)
 
 
 def test_generative_reward_learns_the_reward(data):
     config = GenerativeReward(hidden=(32,), steps=3000, learning_rate=3e-3)
-    _, worth = fit_reward(config, data, KEY)
-    assert worth.beats_baseline
-    assert worth.metrics["R²"] > 0.8
+    _, report = fit_reward(config, data, KEY)
+    assert report.beats_baseline
+    assert report.metrics["R²"] > 0.8
 
 
 def test_forward_dynamics_tell_where_an_action_leads(data):
     config = ForwardDynamics(members=2, hidden=(32,), steps=1000, learning_rate=1e-2)
-    models, worth = fit_forward(config, data, KEY)
-    assert worth.beats_baseline
+    models, report = fit_forward(config, data, KEY)
+    assert report.beats_baseline
     states = np.random.default_rng(1).uniform(-0.5, 0.5, (300, 2)).astype(np.float32)
     actions = np.clip(-states, -1, 1)
     right = score_all_steps(models, states, actions, states + 0.1 * actions)
@@ -122,25 +122,25 @@ def test_value_is_zero_after_a_termination_and_bootstraps_after_a_truncation():
     np.testing.assert_allclose(values(endless, np.zeros((1, 1), np.float32)), 10, atol=0.5)
 
 
-def test_value_says_what_it_is_worth_and_starts_warm(data):
+def test_value_reports_its_errors_and_starts_warm(data):
     config = TwinValue(hidden=(16,), steps=2000, warm_steps=1, learning_rate=3e-3, target_rate=0.02)
-    model, worth = fit_value(config, data, KEY)
-    assert worth.beats_baseline
-    assert worth.metrics["R²"] > 0.5
-    assert worth.metrics["ranking"] > 0.7
-    assert abs(worth.metrics["bias"]) < worth.metrics["value_error"]
+    model, report = fit_value(config, data, KEY)
+    assert report.beats_baseline
+    assert report.metrics["R²"] > 0.5
+    assert report.metrics["ranking"] > 0.7
+    assert abs(report.metrics["bias"]) < report.metrics["value_error"]
     warm, _ = fit_value(config, data, KEY, warm=model)
     found, near, cold = (values(one, data.observations) for one in (model, warm, config.init(KEY, data)))
     assert np.abs(near - found).mean() < 0.2 * np.abs(cold - found).mean()
 
 
 def test_a_model_of_noise_is_said_to_have_learned_nothing(noise):
-    for worth in (
+    for report in (
         fit_reward(RegressionReward(hidden=(8,), steps=200), noise, KEY)[1],
         fit_value(TwinValue(hidden=(8,), steps=200), noise, KEY)[1],
     ):
-        assert not worth.beats_baseline
-        assert "no better than its baseline" in str(worth)
+        assert not report.beats_baseline
+        assert "no better than its baseline" in str(report)
 
 
 def test_a_value_that_is_too_low_everywhere_still_ranks():
@@ -174,5 +174,5 @@ def test_one_long_episode_does_not_become_all_that_is_held_out(fraction):
 def test_constant_reward_is_learned_unless_there_is_none(data, reward, learned):
     """Where each step survived is worth the same, as for a pole to balance, there is much to stitch."""
     constant = replace(data, rewards=np.full(data.steps, reward))
-    _, worth = fit_reward(RegressionReward(hidden=(32,), steps=1500, learning_rate=3e-3), constant, jax.random.key(0))
-    assert worth.beats_baseline is learned
+    _, report = fit_reward(RegressionReward(hidden=(32,), steps=1500, learning_rate=3e-3), constant, jax.random.key(0))
+    assert report.beats_baseline is learned

@@ -1,4 +1,4 @@
-"""The simulator as judge: logged steps come out as they were logged, invented ones do not."""
+"""The simulator repeats logged steps exactly, and invented ones not."""
 
 import numpy as np
 import pytest

@@ -18,18 +18,17 @@ from scipy.stats import chi2
 
 from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.data.transitions import Transitions, hold_out, transitions
+from trajstitch.data.transitions import Transitions, hold_out
 from trajstitch.learning.batching import in_batches
 from trajstitch.learning.bounds import Bounds
-from trajstitch.learning.fit import Metrics, Objective, begin, fit, member
+from trajstitch.learning.fit import Metrics, Objective, member
 from trajstitch.learning.fit_report import FitReport
 from trajstitch.learning.losses import log_density
 from trajstitch.learning.networks import MLP, normaliser_of
+from trajstitch.models.fitting import fit_ensemble
 
 LOG_STD = (-6.0, 2.0)
 """Bounds on the predicted log standard deviation: a tighter one turns likelihoods into rounding noise."""
-EARLY_STOPPING_STEPS = 10_000
-"""Held-out steps that early stopping is decided on, at most."""
 
 
 class Gaussian(eqx.Module):
@@ -98,17 +97,7 @@ def fit_dynamics(config: Dynamics, data: Trajectories, key: PRNGKeyArray) -> tup
     scale = normaliser_of(data.observations)
     rows = data.state_rows[train]
     change = normaliser_of(data.observations[rows + 1] - data.observations[rows])
-    init_key, fit_key = jax.random.split(key)
-    models = eqx.filter_vmap(lambda key: config.init(key, scale, change))(jax.random.split(init_key, config.members))
-    stopping = np.sort(np.random.default_rng(0).permutation(held)[:EARLY_STOPPING_STEPS])
-    state = fit(
-        config,
-        begin(config, models, jax.random.split(fit_key, config.members)),
-        transitions(data, train),
-        held_out=transitions(data, stopping),
-        patience=config.patience,
-        title="dynamics",
-    )
+    state = fit_ensemble(config, lambda key: config.init(key, scale, change), data, train, held, key, "dynamics")
     best = np.argsort(np.asarray(state.best_loss), kind="stable")[: config.keep]
     models = member(state.best, best)
     return models, _fit_report(models, data, held)

@@ -19,15 +19,13 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.data.transitions import Transitions, hold_out, transitions
+from trajstitch.data.transitions import Transitions, hold_out
 from trajstitch.learning.batching import in_batches
 from trajstitch.learning.bounds import Bounds
-from trajstitch.learning.fit import Metrics, Objective, begin, fit
+from trajstitch.learning.fit import Metrics, Objective
 from trajstitch.learning.fit_report import FitReport, explained
 from trajstitch.learning.networks import MLP, normaliser_of
-
-EARLY_STOPPING_STEPS = 10_000
-"""Held-out steps that early stopping is decided on, at most."""
+from trajstitch.models.fitting import fit_ensemble
 
 
 class Forward(eqx.Module):
@@ -130,20 +128,10 @@ def untrained_forward(config: ForwardDynamics, size: int, actions: int, key: PRN
 def fit_forward(config: ForwardDynamics, data: Trajectories, key: PRNGKeyArray) -> tuple[Forward, FitReport]:
     """Return all members, stacked along a leading axis."""
     train, held = hold_out(data, config.held_out)
-    init_key, fit_key = jax.random.split(key)
     rows = data.state_rows
     changes = data.observations[rows + 1] - data.observations[rows]
     scales = tuple(map(normaliser_of, (data.observations, data.actions, changes, data.rewards[:, None])))
-    models = eqx.filter_vmap(lambda key: config.init(key, scales))(jax.random.split(init_key, config.members))
-    stopping = np.sort(np.random.default_rng(0).permutation(held)[:EARLY_STOPPING_STEPS])
-    state = fit(
-        config,
-        begin(config, models, jax.random.split(fit_key, config.members)),
-        transitions(data, train),
-        held_out=transitions(data, stopping),
-        patience=config.patience,
-        title="forward dynamics",
-    )
+    state = fit_ensemble(config, lambda key: config.init(key, scales), data, train, held, key, "forward dynamics")
     return state.best, _fit_report(state.best, data, held)
 
 

@@ -12,12 +12,13 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from trajstitch.data.normalise import Normaliser, action_bounds
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.data.transitions import Transitions, hold_out, transitions
+from trajstitch.data.transitions import Transitions, hold_out
 from trajstitch.learning.batching import in_batches
 from trajstitch.learning.bounds import Bounds
-from trajstitch.learning.fit import Metrics, Objective, begin, fit, member
+from trajstitch.learning.fit import Metrics, Objective
 from trajstitch.learning.fit_report import FitReport, explained
 from trajstitch.learning.networks import MLP, normaliser_of
+from trajstitch.models.fitting import fit_one
 
 LARGE = 900_000
 """Data sets with at least this many transitions get wide hidden layers."""
@@ -108,11 +109,9 @@ class InverseDynamics:
 
 
 def fit_inverse(config: InverseDynamics, data: Trajectories, key: PRNGKeyArray) -> tuple[Inverse, FitReport]:
+    """Fit the inverse model, and report its action error on held-out steps."""
     train, held = hold_out(data, config.held_out)
-    init_key, fit_key = jax.random.split(key)
-    models = jax.tree.map(lambda leaf: leaf[None], config.init(init_key, data))
-    state = fit(config, begin(config, models, fit_key[None]), transitions(data, train), title="inverse dynamics")
-    model = member(state.best, 0)
+    model = fit_one(config, lambda key: config.init(key, data), data, train, key, "inverse dynamics")
     rows = data.state_rows[held]
     found = in_batches(
         lambda a, b: _act(model, a, b), *(data.observations[at].astype(np.float32) for at in (rows, rows + 1))

@@ -12,12 +12,13 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.data.transitions import Transitions, hold_out, transitions
+from trajstitch.data.transitions import Transitions, hold_out
 from trajstitch.learning.batching import in_batches
 from trajstitch.learning.bounds import Bounds
-from trajstitch.learning.fit import Metrics, Objective, begin, fit, member
+from trajstitch.learning.fit import Metrics, Objective
 from trajstitch.learning.fit_report import FitReport, explained
 from trajstitch.learning.networks import MLP, normaliser_of
+from trajstitch.models.fitting import fit_one
 
 
 class Reward(eqx.Module):
@@ -165,11 +166,9 @@ def _init(key: PRNGKeyArray, data: Trajectories, hidden: tuple[int, ...], latent
 def fit_reward(
     config: RegressionReward | GenerativeReward, data: Trajectories, key: PRNGKeyArray
 ) -> tuple[Reward, FitReport]:
+    """Fit the reward model, and report its error on held-out steps."""
     train, held = hold_out(data, config.held_out)
-    init_key, fit_key = jax.random.split(key)
-    models = jax.tree.map(lambda leaf: leaf[None], config.init(init_key, data))
-    state = fit(config, begin(config, models, fit_key[None]), transitions(data, train), title="reward")
-    model = member(state.best, 0)
+    model = fit_one(config, lambda key: config.init(key, data), data, train, key, "reward")
     rows = data.state_rows[held]
     steps = (data.observations[rows], data.actions[held], data.observations[rows + 1])
     found = in_batches(lambda *step: _predict(model, *step), *(part.astype(np.float32) for part in steps))
