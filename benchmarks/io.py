@@ -187,7 +187,7 @@ def measure(job: str, side: str, transitions: int, length: int, store: Path) -> 
 
 
 def peak() -> int:
-    """The most memory this process has had, in bytes."""
+    """Return the most memory this process has held, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
@@ -279,7 +279,7 @@ def page(report: str, transitions: int, length: int, repeats: int) -> str:
 
 {transitions:,} transitions in episodes of {length:,} steps, {OBSERVATION} observations and {ACTION} actions as float64:
 {transitions * (OBSERVATION + ACTION + 1) * 8 / 1e6:,.0f} MB. Medians of {repeats} runs, each a process of its own, the
-sides taking turns. "Against Minari" is the time over that of `minari.load_dataset` and reading every episode, or of
+libraries taking turns. "Against Minari" is the time over that of `minari.load_dataset` and reading every episode, or of
 Minari's storage writing them; "against h5py" over that of plain h5py calls that move the same arrays. Memory is the
 most that the process held beyond its imports, over the data's size; for saving, the data itself is 1 of it.
 

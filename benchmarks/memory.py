@@ -150,7 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--transitions", type=int, default=200_000)
     parser.add_argument("--preset", choices=("paper", "default"), default="paper")
-    parser.add_argument("--steps", type=int, default=20, help="gradient steps a model")
+    parser.add_argument("--steps", type=int, default=20, help="gradient steps per model")
     parser.add_argument("--k", type=int, default=16)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--here", action="store_true", help="measure one size in this process, and print JSON")
@@ -162,7 +162,7 @@ def main() -> None:
     half, whole = (_elsewhere(options, size) for size in (options.transitions // 2, options.transitions))
     more = whole["transitions"] - half["transitions"]
     rows: dict[str, dict[str, float]] = {}
-    table = Table("stage", "peak", "left after it", "bytes a transition", "2M transitions", box=None, pad_edge=False)
+    table = Table("stage", "peak", "left after it", "bytes per transition", "2M transitions", box=None, pad_edge=False)
     for name, (peak, after) in whole["stages"].items():
         grows = [(now - before) / more for now, before in zip((peak, after), half["stages"][name], strict=True)]
         expected = whole["before"] + peak + grows[0] * (2_000_000 - whole["transitions"])

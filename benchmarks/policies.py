@@ -153,7 +153,7 @@ def page(measured: list[dict[str, Any]], note: str) -> str:
     lines = [
         "# How fast policies train",
         "",
-        "All seeds of a policy train at once. Steps a second of the loop once compiled, times the seeds: updates a "
+        "All seeds of a policy train at once. Steps per second of the loop once compiled; times the seeds, updates per "
         "second; and whole trainings of the published length, compilation included, beside what they may take on one "
         "H200. Written by `python benchmarks/policies.py --write-docs` from measurements by the same script.",
         *(["", note] if note else []),

@@ -208,9 +208,9 @@ def page(rows: list[dict[str, Any]], runs: list[list[str]]) -> str:
         "",
         "Seconds by stage: collecting the data, the graph (neighbours, likelihoods, actions, rewards), one greedy pass "
         "of Algorithm 1 over logged data and one over stitched data, and the default preset's plan for all "
-        "trajectories. Microseconds a transition: walking step by step (a KD-tree query and model calls at each, as "
+        "trajectories. Microseconds per transition: walking step by step (a KD-tree query and model calls at each, as "
         "the authors' public code does) and a pass on the graph, in the same run, and their ratio. V/s: updates of the "
-        "value function a second; 3 seeds: the time of an update of three seeds together over that of one. GiB: the "
+        "value function per second; 3 seeds: the time of an update of three seeds together over that of one. GiB: the "
         "most memory the process held. Written by `python benchmarks/stitch.py --write-docs` from measurements by the "
         "same script.",
     ]
@@ -235,7 +235,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--set", default="hopper/medium-replay")
     parser.add_argument("--sizes", type=int, nargs="+", default=[50_000, 100_000, 200_000], help="transitions")
-    parser.add_argument("--steps", type=int, default=500, help="gradient steps a model")
+    parser.add_argument("--steps", type=int, default=500, help="gradient steps per model")
     parser.add_argument("--sample", type=int, default=200, help="steps walked one by one")
     parser.add_argument("--seconds", type=float, default=3.0, help="measure V's rate for at least this long")
     parser.add_argument("--k", type=int, default=16)

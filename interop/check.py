@@ -25,7 +25,7 @@ STATES = ("observations", "actions", "rewards", "terminated", "truncated", "offs
 
 
 def write(folder: Path) -> None:
-    """The same data in each format, and its arrays as they are in memory."""
+    """Write the same data in each format, and its arrays as they are in memory."""
     from dataclasses import replace
 
     from gymnasium.spaces import Box, Dict
@@ -99,7 +99,7 @@ def check_minari(folder: Path, expected: Expected) -> str:
 
 
 def check_corl(folder: Path, expected: Expected) -> str:
-    """A D4RL file as CORL's training scripts get it: transitions whose next state is the next row."""
+    """Read a D4RL file as CORL's training scripts do: transitions whose next state is the next row."""
     arrays: dict[str, Any] = {}
     with h5py.File(d4rl_file(folder)) as file:
         file.visititems(lambda name, item: arrays.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None)
@@ -143,7 +143,7 @@ def check_d3rlpy_on_minari(folder: Path, expected: Expected) -> str:
 
 
 def check_d3rlpy_get_minari(folder: Path, expected: Expected) -> str:
-    """d3rlpy's own loader makes of our set exactly what it makes of one that Minari itself wrote."""
+    """Check that d3rlpy's own loader gives the same for our set as for one that Minari itself wrote."""
     import minari
     from d3rlpy.datasets import get_minari
     from minari.data_collector import EpisodeBuffer
@@ -176,7 +176,7 @@ def same_episodes(dataset: Any, expected: Expected) -> None:
 
 
 def train(dataset: Any) -> str:
-    """A few hundred gradient steps of behavioural cloning, whose loss must fall."""
+    """Clone the behaviour for a few hundred gradient steps; the loss must fall."""
     from d3rlpy.algos import BCConfig
     from d3rlpy.logging import NoopAdapterFactory
 

@@ -68,7 +68,7 @@ def measured(cell: Cell, data_path: str, cores: int) -> list[dict[str, Any]]:
         asked = {name: value for name, value in asdict(cell).items() if name != "seeds"}
         made = {
             "returns": returns,
-            "score": float(normalised(np.mean(returns), facts)),
+            "score": float(normalised(float(np.mean(returns)), facts)),
             "action_error": float(np.square(policy.act(seen) - data.actions).mean()),
             "seconds": round(seconds, 1),
             "cores": cores,
