@@ -28,6 +28,7 @@ def small_and_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert isinstance(likelihood, Likelihood)
     loose = {"likelihood": replace(likelihood, margin=256.0), "consistency": consistency}
     monkeypatch.setitem(config.PRESETS, "quick", replace(SMALL, tests=loose))
+    monkeypatch.setattr(formats, "FORMATS", dict(formats.FORMATS))  # an example adds to it
     monkeypatch.chdir(tmp_path)
 
 

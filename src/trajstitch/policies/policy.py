@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Real
 
 from trajstitch.data.normalise import Normaliser
 from trajstitch.errors import InputError
@@ -54,7 +54,7 @@ class Policy(Protocol):
     @property
     def action_size(self) -> int: ...
 
-    def act(self, observation: Float[np.ndarray, "*rows observation"]) -> Float[np.ndarray, "*rows action"]:
+    def act(self, observation: Real[np.ndarray, "*rows observation"]) -> Float[np.ndarray, "*rows action"]:
         """Return the action for an observation, or for each of a batch; the same one every time."""
         ...
 
@@ -117,7 +117,7 @@ class NetworkPolicy:
     def action_size(self) -> int:
         return len(self.normaliser.low)
 
-    def act(self, observation: Float[np.ndarray, "*rows observation"]) -> Float[np.ndarray, "*rows action"]:
+    def act(self, observation: Real[np.ndarray, "*rows observation"]) -> Float[np.ndarray, "*rows action"]:
         """Return the action for an observation, or for each of a batch; a Gaussian policy's is its mean."""
         return self.normaliser.from_unit(self._outputs(observation)[..., : self.action_size])
 
