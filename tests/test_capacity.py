@@ -13,7 +13,7 @@ from trajstitch.stitching.greedy import rebuild
 from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.planning import Plan, Problem, plan, solve
-from worlds import graph_of, random_data, scorer
+from random_data import graph_of, random_data, scorer
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -19,7 +19,7 @@ from trajstitch.stitching.greedy import one_pass
 from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.walk import Walks
-from worlds import graph_of, models, random_data, scorer
+from random_data import graph_of, models, random_data, scorer
 
 
 def tables(data: Trajectories) -> tuple[np.ndarray, ...]:

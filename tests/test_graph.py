@@ -6,7 +6,7 @@ import pytest
 from trajstitch.stitching import graph as graphs
 from trajstitch.stitching.graph import StitchGraph
 from trajstitch.stitching.neighbours import NeighbourSearch
-from worlds import graph_of, random_data
+from random_data import graph_of, random_data
 
 NEAR = NeighbourSearch(k=6)
 

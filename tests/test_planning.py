@@ -11,7 +11,7 @@ from trajstitch.stitching.greedy import rebuild
 from trajstitch.stitching.neighbours import Neighbours, NeighbourSearch
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.planning import Plan, Problem, evaluate, plan, slope
-from worlds import graph_of, random_data, scorer
+from random_data import graph_of, random_data, scorer
 
 
 def value_iteration(data, graph, gain, discount, sweeps=400):
