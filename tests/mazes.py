@@ -4,13 +4,14 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
+
 from world import Behaviour, Step, World
 
 STEP = 0.1
 TIP = np.array([0.0, 0.3])
 """The wall stands at x = 0, from the bottom to this point."""
-GATE = np.array([0.0, 0.45])
-"""Where controllers pass the wall."""
+GATE, TIGHT_GATE = np.array([0.0, 0.45]), np.array([0.0, 0.301])
+"""Where behaviour policies pass the wall, and where the good controller does."""
 START, MIDDLE, GOAL = np.array([-0.7, -0.7]), np.array([-0.2, 0.6]), np.array([0.7, -0.7])
 RADIUS = 0.15
 """Within this distance the goal is reached."""
@@ -135,16 +136,21 @@ class Maze(World):
     # Who acts in it
 
     def expert(self, states: np.ndarray) -> np.ndarray:
-        return self._towards(states, states[:, GOAL_X : GOAL_Y + 1])
+        way = self._way(states, states[:, GOAL_X : GOAL_Y + 1], TIGHT_GATE)
+        return way / np.maximum(np.abs(way).max(1), 1)[:, None]
 
     def _towards(self, states: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Return actions that lead to a target the shortest way, slower when near."""
+        """Return actions that lead to a target, slower when near and never at full speed in both directions."""
+        way = self._way(states, target, GATE)
+        return way / np.maximum(_norm(way), 1)[:, None]
+
+    def _way(self, states: np.ndarray, target: np.ndarray, gate: np.ndarray) -> np.ndarray:
+        """Return the action that would lead to a target, or first to the gate, at once."""
         position = states[:, : Y + 1]
         target = np.broadcast_to(target, position.shape)
         if self.wall:
-            target = np.where(_crosses(position, target)[:, None], GATE, target)
-        way = (target - position) / (STEP * states[:, SPEED, None])
-        return way / np.maximum(_norm(way), 1)[:, None]
+            target = np.where(_crosses(position, target)[:, None], gate, target)
+        return (target - position) / (STEP * states[:, SPEED, None])
 
     def behaviours(self, random: np.random.Generator) -> list[Behaviour]:
         match self.logged:
@@ -161,7 +167,10 @@ class Maze(World):
             case "long":
                 return [self._wandering(random, _around(START, random, 1), 3000, 0.2)]
             case "long and short":
-                return [*self._legs(random, (60, 60), 25), self._wandering(random, _around(START, random, 1), 1500, 0.2)]
+                return [
+                    *self._legs(random, (60, 60), 25),
+                    self._wandering(random, _around(START, random, 1), 1500, 0.2),
+                ]
 
     def _legs(self, random: np.random.Generator, counts: tuple[int, int], limit: int) -> list[Behaviour]:
         """Return some episodes that go from the start to the middle and wait there, and some from there to the goal."""

@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 from scipy.stats import norm
+
 from world import Behaviour, Step, World
 
 
@@ -86,17 +87,19 @@ class MountainCar(World):
         return (states[:, 0] >= 0.45) & (states[:, 1] >= 0)
 
     def expert(self, states: np.ndarray) -> np.ndarray:
-        return np.where(states[:, 1] < 0, -0.8, 0.8)[:, None]
+        return np.where(states[:, 1] < 0, -0.42, 0.42)[:, None]
 
     def behaviours(self, random: np.random.Generator) -> list[Behaviour]:
         def pumping(gain: float, noise: float):
-            return lambda states, time, random: gain * self.expert(states) + noise * random.normal(size=(len(states), 1))
+            return lambda states, time, random: (
+                gain * self.expert(states) + noise * random.normal(size=(len(states), 1))
+            )
 
         def held(states: np.ndarray, time: int, random: np.random.Generator) -> np.ndarray:
             return pushes[time // 20, : len(states)]
 
         pushes = random.uniform(-1, 1, (self.horizon // 20, 10, 1))
-        controllers = ((10, pumping(1.0, 0.5)), (5, pumping(0.5, 0.3)), (5, pumping(-0.6, 0.3)), (10, held))
+        controllers = ((10, pumping(2.0, 0.5)), (5, pumping(1.0, 0.3)), (5, pumping(-1.2, 0.3)), (10, held))
         return [Behaviour(self.start(random, count), act, self.horizon) for count, act in controllers]
 
 
@@ -127,7 +130,9 @@ class Tank(World):
     def behaviours(self, random: np.random.Generator) -> list[Behaviour]:
         def steering(gain: float, noise: float):
             return lambda states, time, random: (
-                gain * (states[:, 1:] - states[:, :1]) + 0.4 * states[:, :1] + noise * random.normal(size=(len(states), 1))
+                gain * (states[:, 1:] - states[:, :1])
+                + 0.4 * states[:, :1]
+                + noise * random.normal(size=(len(states), 1))
             )
 
         controllers = (steering(10, 0.3), steering(1.5, 0.3), steering(-1.5, 0.3))
@@ -147,7 +152,8 @@ class Battery(World):
         charge, price = states.T
         bought = np.clip(charge + 0.1 * actions[:, 0], 0, 1) - charge
         following = 1 + 0.9 * (price - 1) + 0.13 * random.normal(size=len(states))
-        reward = -price * bought - 0.005 * np.abs(actions[:, 0])
+        # What is stored counts at the mean price, so that selling out is no gain by itself.
+        reward = (1 - price) * bought - 0.002 * np.abs(actions[:, 0])
         return Step(np.stack((charge + bought, following), 1), reward, np.zeros(len(states), bool))
 
     def expert(self, states: np.ndarray) -> np.ndarray:
@@ -155,7 +161,9 @@ class Battery(World):
 
     def behaviours(self, random: np.random.Generator) -> list[Behaviour]:
         def trading(gain: float, noise: float):
-            return lambda states, time, random: gain * (1 - states[:, 1:]) + noise * random.normal(size=(len(states), 1))
+            return lambda states, time, random: (
+                gain * (1 - states[:, 1:]) + noise * random.normal(size=(len(states), 1))
+            )
 
         controllers = (trading(3, 0.4), trading(0, 0.6), trading(-2, 0.4))
         return [Behaviour(self.start(random, 30), act, self.horizon) for act in controllers]

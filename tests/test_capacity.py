@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from random_data import graph_of, random_data, scorer
 from trajstitch.data.ragged import rank_among_equals
 from trajstitch.stitching import capacity
 from trajstitch.stitching.acceptance import Rules
@@ -13,7 +14,6 @@ from trajstitch.stitching.greedy import rebuild
 from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.planning import Plan, Problem, plan, solve
-from random_data import graph_of, random_data, scorer
 
 
 @pytest.fixture(autouse=True, scope="module")

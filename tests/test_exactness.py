@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracle import Oracle, Path
+from random_data import graph_of, models, random_data, scorer
 from trajstitch.data.trajectories import Provenance, Trajectories
 from trajstitch.learning.networks import normaliser_of
 from trajstitch.stitching import greedy as passes
@@ -19,7 +20,6 @@ from trajstitch.stitching.greedy import one_pass
 from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.walk import Walks
-from random_data import graph_of, models, random_data, scorer
 
 
 def tables(data: Trajectories) -> tuple[np.ndarray, ...]:

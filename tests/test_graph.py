@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from random_data import graph_of, random_data
 from trajstitch.stitching import graph as graphs
 from trajstitch.stitching.graph import StitchGraph
 from trajstitch.stitching.neighbours import NeighbourSearch
-from random_data import graph_of, random_data
 
 NEAR = NeighbourSearch(k=6)
 

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from random_data import graph_of, random_data, scorer
 from trajstitch.errors import InputError
 from trajstitch.stitching.acceptance import Rules
 from trajstitch.stitching.greedy import rebuild
 from trajstitch.stitching.neighbours import Neighbours, NeighbourSearch
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.planning import Plan, Problem, evaluate, plan, slope
-from random_data import graph_of, random_data, scorer
 
 
 def value_iteration(data, graph, gain, discount, sweeps=400):

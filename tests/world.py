@@ -174,9 +174,7 @@ class World(ABC):
         limits = np.where(data.episode_terminated, np.maximum(self.horizon, data.lengths), data.lengths)
         return self._rolled(states, self.expert, random, limits).returns
 
-    def _rolled(
-        self, states: np.ndarray, act: Act, random: np.random.Generator, limits: np.ndarray | int
-    ) -> Played:
+    def _rolled(self, states: np.ndarray, act: Act, random: np.random.Generator, limits: np.ndarray | int) -> Played:
         returns, success, going = np.zeros(len(states)), np.zeros(len(states), bool), np.ones(len(states), bool)
         for time in range(np.max(limits)):
             going = going & (time < limits)

@@ -1,12 +1,12 @@
 """The zoo: small worlds with known dynamics, rewards and a known good controller, and data logged in each.
 
-    from worlds import WORLDS
+from worlds import WORLDS
 
-    world = WORLDS["two-leg"]
-    data = world.collect(seed=0)          # a few thousand transitions, float32
-    world.true_returns(data)              # what the same actions are truly worth
-    world.score(policy.act)               # noise-free returns of a policy from the usual starts
-    world.optimum, world.success(policy.act)
+world = WORLDS["two-leg"]
+data = world.collect(seed=0)          # a few thousand transitions, float32
+world.true_returns(data)              # what the same actions are truly worth
+world.score(policy.act)               # noise-free returns of a policy from the usual starts
+world.optimum, world.success(policy.act)
 """
 
 from mazes import GOAL_X, GOAL_Y, SPEED, TIME, Look, Maze, X, Y
