@@ -3,12 +3,13 @@
 from functools import cache
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.learning.networks import normaliser_of
 from trajstitch.models.dynamics import Dynamics
-from trajstitch.models.forward import ForwardDynamics
+from trajstitch.models.forward import ForwardDynamics, ForwardEnsemble
 from trajstitch.models.inverse import InverseDynamics
 from trajstitch.models.reward import GenerativeReward
 from trajstitch.stitching.graph import EdgeScorer, Models, StitchGraph, build_graph
@@ -51,9 +52,10 @@ def models() -> Models:
     scale, change = normaliser_of(data.observations), normaliser_of(np.random.default_rng(0).normal(size=(50, 2)))
     action, reward = normaliser_of(data.actions), normaliser_of(data.rewards[:, None])
     dynamics = jax.vmap(lambda key: Dynamics(hidden=(8,)).init(key, scale, change))(keys[:3])
-    forward = jax.vmap(lambda key: ForwardDynamics(hidden=(8,)).init(key, (scale, action, change, reward)))(keys[:2])
+    members = jax.vmap(lambda key: ForwardDynamics(hidden=(8,)).init(key, (scale, action, change, reward)))(keys[:2])
+    forward = ForwardEnsemble(members, jnp.ones(2), jnp.zeros(2), jnp.zeros(()))
     inverse = InverseDynamics(hidden=(8,)).init(keys[4], data)
-    generator = GenerativeReward(hidden=(8,)).init(keys[5], data)
+    generator = GenerativeReward(hidden=(8,)).untrained(keys[5], data)
     return Models(inverse, generator, {"likelihood": dynamics, "consistency": forward})
 
 
@@ -66,7 +68,7 @@ def jump_tests(margin: float | None = 0.0, limit: float | None = None, *, forwar
 def scorer(
     data: Trajectories, margin: float | None = 0.0, limit: float | None = None, *, forward: bool = True
 ) -> EdgeScorer:
-    return EdgeScorer(models(), jump_tests(margin, limit, forward=forward), data.observations)
+    return EdgeScorer(models(), jump_tests(margin, limit, forward=forward), data)
 
 
 def graph_of(

@@ -40,6 +40,18 @@ class Normaliser(NamedTuple):
         mean, std = rows.mean(0, dtype=np.float64), rows.std(0, dtype=np.float64)
         return cls(mean, np.where(varies(std, 1 + np.abs(mean)), std + epsilon, 1.0))
 
+    @classmethod
+    def of_changes(
+        cls, changes: Float[np.ndarray, "rows columns"], states: Float[np.ndarray, "states columns"]
+    ) -> "Normaliser":
+        """Return the normaliser of changes; a column that never changes is in units of its states' spread.
+
+        In raw units, the smallest error in a column of tiny units would outweigh all others.
+        """
+        found, size = cls.of(changes), changes.std(0, dtype=np.float64)
+        still = ~varies(size, 1 + np.abs(changes.mean(0, dtype=np.float64)))
+        return cls(found.mean, np.where(still, cls.of(states).std, found.std))
+
     def apply(self, rows: Any) -> Any:
         return (rows - self.mean) / self.std
 

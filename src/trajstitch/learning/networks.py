@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Integer, PRNGKeyArray
 
 from trajstitch.data.normalise import Normaliser
 
@@ -38,6 +38,14 @@ class MLP(eqx.Module):
             x = jax.nn.relu(x @ weight + bias)
         weight, bias = self.layers[-1]
         return x @ weight + bias
+
+
+def change_normaliser_of(
+    observations: Float[np.ndarray, "states columns"], rows: Integer[np.ndarray, " steps"]
+) -> Normaliser:
+    """Return the normaliser of the changes from these rows to the next ones, as JAX arrays in float32."""
+    changes = observations[rows + 1] - observations[rows]
+    return Normaliser(*(jnp.asarray(part, jnp.float32) for part in Normaliser.of_changes(changes, observations)))
 
 
 def normaliser_of(rows: Float[np.ndarray, "rows columns"]) -> Normaliser:

@@ -24,7 +24,7 @@ from trajstitch.learning.bounds import Bounds
 from trajstitch.learning.fit import Metrics, Objective, member
 from trajstitch.learning.fit_report import FitReport
 from trajstitch.learning.losses import log_density
-from trajstitch.learning.networks import MLP, normaliser_of
+from trajstitch.learning.networks import MLP, change_normaliser_of, normaliser_of
 from trajstitch.models.fitting import fit_ensemble
 
 LOG_STD = (-6.0, 2.0)
@@ -96,7 +96,7 @@ def fit_dynamics(config: Dynamics, data: Trajectories, key: PRNGKeyArray) -> tup
     train, held = hold_out(data, config.held_out)
     scale = normaliser_of(data.observations)
     rows = data.state_rows[train]
-    change = normaliser_of(data.observations[rows + 1] - data.observations[rows])
+    change = change_normaliser_of(data.observations, rows)
     state = fit_ensemble(config, lambda key: config.init(key, scale, change), data, train, held, key, "dynamics")
     best = np.argsort(np.asarray(state.best_loss), kind="stable")[: config.keep]
     models = member(state.best, best)

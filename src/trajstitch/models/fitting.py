@@ -1,7 +1,9 @@
 """Fitting a single model, or an ensemble with early stopping, to some steps of a data set."""
 
+import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import equinox as eqx
 import jax
@@ -14,6 +16,24 @@ from trajstitch.learning.fit import Algorithm, State, begin, fit, member
 
 EARLY_STOPPING_STEPS = 10_000
 """Held-out steps that early stopping is decided on, at most."""
+FEWEST_STEPS = 2_000
+"""Gradient steps that any data set gets, however small."""
+
+
+class LimitedConfig(Protocol):
+    """A config whose training ends after some epochs, if that is sooner than its number of steps."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def epochs(self) -> int | None: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def batch_size(self) -> int: ...
+
+
+ConfigT = TypeVar("ConfigT", bound=LimitedConfig)
 
 
 class EnsembleConfig(Algorithm, Protocol):
@@ -25,6 +45,14 @@ class EnsembleConfig(Algorithm, Protocol):
     def patience(self) -> int: ...
 
 
+def limited(config: ConfigT, rows: int) -> ConfigT:
+    """Return the config with fewer gradient steps where its `epochs` over so many training steps end sooner."""
+    if config.epochs is None:
+        return config
+    enough = 1000 * math.ceil(config.epochs * rows / config.batch_size / 1000)  # so that few programs are compiled
+    return replace(config, steps=min(config.steps, max(enough, FEWEST_STEPS)))
+
+
 def fit_one(
     config: Algorithm,
     init: Callable[[PRNGKeyArray], Any],
@@ -32,11 +60,16 @@ def fit_one(
     train: Integer[np.ndarray, " train"],
     key: PRNGKeyArray,
     title: str,
+    held: Integer[np.ndarray, " held_out"] | None = None,
 ) -> Any:
-    """Fit one model, made by `init`, to the steps `train` of the data."""
+    """Fit one model, made by `init`, to the steps `train` of the data.
+
+    With `held`, the parameters with the lowest loss on those steps are kept.
+    """
     init_key, fit_key = jax.random.split(key)
     models = jax.tree.map(lambda leaf: leaf[None], init(init_key))
-    state = fit(config, begin(config, models, fit_key[None]), transitions(data, train), title=title)
+    held_out = None if held is None else transitions(data, _stopping(held))
+    state = fit(config, begin(config, models, fit_key[None]), transitions(data, train), held_out=held_out, title=title)
     return member(state.best, 0)
 
 
@@ -52,12 +85,15 @@ def fit_ensemble(
     """Fit members, each made by `init`, to the steps `train`, with early stopping on the steps `held`."""
     init_key, fit_key = jax.random.split(key)
     models = eqx.filter_vmap(init)(jax.random.split(init_key, config.members))
-    stopping = np.sort(np.random.default_rng(0).permutation(held)[:EARLY_STOPPING_STEPS])
     return fit(
         config,
         begin(config, models, jax.random.split(fit_key, config.members)),
         transitions(data, train),
-        held_out=transitions(data, stopping),
+        held_out=transitions(data, _stopping(held)),
         patience=config.patience,
         title=title,
     )
+
+
+def _stopping(held: Integer[np.ndarray, " held_out"]) -> Integer[np.ndarray, " some"]:
+    return np.sort(np.random.default_rng(0).permutation(held)[:EARLY_STOPPING_STEPS])

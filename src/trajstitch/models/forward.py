@@ -1,9 +1,13 @@
 """Forward dynamics f(s, a): an ensemble that predicts the next state and the reward of an action.
 
 The likelihood p(s'|s) tells whether a jump looks like the data; this ensemble tells whether the jump's action leads
-there. A jump's consistency is the worst member's error over the jump's own length, in standardised states:
+there. A jump's error is the worst member's distance from its target. Only columns that actions control count, each by
+the share of its changes that the members explain on held-out steps, so that noise in the sensors does not hide the
+rest. An exogenous column takes its own course: there, the error is the distance from the value that was logged next.
 
-    c = max over e of ‖f_e(s,â) − (ŝ'−s)‖ / ‖ŝ'−s‖
+A jump's consistency is its error over its own length, beyond what is usual on held-out logged steps (their median):
+
+    c² = max over e of ‖f_e(s,â) − (ŝ'−s)‖² / ‖ŝ'−s‖² − usual²
 """
 
 from collections.abc import Sequence
@@ -17,6 +21,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import Transitions, hold_out
@@ -24,8 +29,8 @@ from trajstitch.learning.batching import in_batches
 from trajstitch.learning.bounds import Bounds
 from trajstitch.learning.fit import Metrics, Objective
 from trajstitch.learning.fit_report import FitReport, explained
-from trajstitch.learning.networks import MLP, normaliser_of
-from trajstitch.models.fitting import fit_ensemble
+from trajstitch.learning.networks import MLP, change_normaliser_of, normaliser_of
+from trajstitch.models.fitting import fit_ensemble, limited
 
 
 class Forward(eqx.Module):
@@ -50,6 +55,19 @@ class Forward(eqx.Module):
         return self.network(jnp.concatenate((self.observation.apply(observation), self.action.apply(action)), -1))
 
 
+class ForwardEnsemble(eqx.Module):
+    """The members, and how well they do on held-out steps."""
+
+    members: Forward
+    """Stacked along a leading axis."""
+    weight: Float[Array, " size"]
+    """The share of each column's changes that the members explain; 0 for columns that actions don't control."""
+    exogenous: Float[Array, " size"]
+    """1 for columns that take their own course."""
+    usual: Float[Array, ""]
+    """The median error of held-out logged steps, over their length."""
+
+
 class StepScores(eqx.Module):
     """The ensemble's scores of steps (s, a, s')."""
 
@@ -61,26 +79,32 @@ class StepScores(eqx.Module):
     """The lowest reward that any member predicts."""
 
     @property
-    def consistency(self) -> Float[Array, " rows"]:
+    def relative(self) -> Float[Array, " rows"]:
+        """The error over the step's length."""
         return self.error / jnp.maximum(self.length, 1e-6)
 
 
 def score_steps(
-    models: Forward,
+    ensemble: ForwardEnsemble,
     observation: Float[Array, "rows size"],
     action: Float[Array, "rows action"],
     next_observation: Float[Array, "rows size"],
+    logged: Float[Array, "rows size"] | None = None,
 ) -> StepScores:
-    """Score each step by the stacked members."""
-    change = next_observation - observation
+    """Score each step by the members; `logged` is the next state that was logged, if the steps are jumps."""
+    std = ensemble.members.observation.std[0]
+    change = (next_observation - observation) / std
 
     def one(model: Forward) -> tuple[Array, Array]:
         found, reward = model(observation, action)
-        return jnp.linalg.norm((found - change) / model.observation.std, axis=-1), reward
+        return (ensemble.weight * jnp.square(found / std - change)).sum(-1), reward
 
-    errors, rewards = eqx.filter_vmap(one)(models)
-    length = jnp.linalg.norm(change / models.observation.std[0], axis=-1)
-    return StepScores(errors.max(0), length, rewards.min(0))
+    squares, rewards = eqx.filter_vmap(one)(ensemble.members)
+    apart = 0.0
+    if logged is not None:
+        apart = (ensemble.exogenous * jnp.square((next_observation - logged) / std)).sum(-1)
+    length = jnp.sqrt((ensemble.weight * jnp.square(change)).sum(-1))
+    return StepScores(jnp.sqrt(squares.max(0) + apart), length, rewards.min(0))
 
 
 @dataclass(frozen=True)
@@ -97,6 +121,8 @@ class ForwardDynamics:
     """Steps in a batch."""
     steps: Annotated[int, Bounds(1)] = 100_000
     """Gradient steps at most."""
+    epochs: Annotated[int, Bounds(1)] | None = None
+    """Passes over the training steps at most, so that little data takes little time; None: any number."""
     patience: Annotated[int, Bounds(1)] = 10_000
     """Stop a member after this many steps without a better held-out error."""
     held_out: Annotated[float, Bounds(0, 1)] = 0.1
@@ -119,52 +145,78 @@ class ForwardDynamics:
         return (Objective(self.loss, optax.adam(schedule), lambda model: model.network),)
 
 
-def untrained_forward(config: ForwardDynamics, size: int, actions: int, key: PRNGKeyArray) -> Forward:
-    """Return members of the shapes that `fit_forward` gives, to read trained ones into."""
+def untrained_forward(config: ForwardDynamics, size: int, actions: int, key: PRNGKeyArray) -> ForwardEnsemble:
+    """Return an ensemble of the shapes that `fit_forward` gives, to read a trained one into."""
     ones = tuple(normaliser_of(np.zeros((1, columns))) for columns in (size, actions, size, 1))
-    return eqx.filter_vmap(lambda key: config.init(key, ones))(jax.random.split(key, config.members))
+    members = eqx.filter_vmap(lambda key: config.init(key, ones))(jax.random.split(key, config.members))
+    return ForwardEnsemble(members, jnp.ones(size), jnp.zeros(size), jnp.zeros(()))
 
 
-def fit_forward(config: ForwardDynamics, data: Trajectories, key: PRNGKeyArray) -> tuple[Forward, FitReport]:
-    """Return all members, stacked along a leading axis."""
+def fit_forward(
+    config: ForwardDynamics, data: Trajectories, key: PRNGKeyArray, roles: ColumnRoles | None = None
+) -> tuple[ForwardEnsemble, FitReport]:
+    """Fit all members; every column counts as controlled by the actions if no `roles` are given."""
+    roles = roles or ColumnRoles.none(data.observation_size)
     train, held = hold_out(data, config.held_out)
-    rows = data.state_rows
-    changes = data.observations[rows + 1] - data.observations[rows]
-    scales = tuple(map(normaliser_of, (data.observations, data.actions, changes, data.rewards[:, None])))
+    config = limited(config, len(train))
+    change = change_normaliser_of(data.observations, data.state_rows)
+    scales = (*map(normaliser_of, (data.observations, data.actions)), change, normaliser_of(data.rewards[:, None]))
     state = fit_ensemble(config, lambda key: config.init(key, scales), data, train, held, key, "forward dynamics")
-    return state.best, _fit_report(state.best, data, held)
+    rows = data.state_rows[held]
+    steps = (data.observations[rows], data.actions[held], data.observations[rows + 1])
+    return _measured(state.best, roles, *(part.astype(np.float32) for part in steps))
 
 
 def score_all_steps(
-    models: Forward,
+    ensemble: ForwardEnsemble,
     observations: Float[np.ndarray, "rows size"],
     actions: Float[np.ndarray, "rows action"],
     next_observations: Float[np.ndarray, "rows size"],
 ) -> StepScores:
-    """Score any number of steps, in batches; return NumPy arrays."""
+    """Score any number of logged steps, in batches; return NumPy arrays."""
     steps = (part.astype(np.float32) for part in (observations, actions, next_observations))
-    return in_batches(lambda *step: _score_steps(models, *step), *steps)
+    return in_batches(lambda *step: _score_steps(ensemble, *step), *steps)
 
 
 @eqx.filter_jit
-def _score_steps(models: Forward, observation: Array, action: Array, next_observation: Array) -> StepScores:
-    return score_steps(models, observation, action, next_observation)
+def _score_steps(ensemble: ForwardEnsemble, observation: Array, action: Array, next_observation: Array) -> StepScores:
+    return score_steps(ensemble, observation, action, next_observation)
 
 
-def _fit_report(models: Forward, data: Trajectories, held: np.ndarray) -> FitReport:
-    rows = data.state_rows[held]
-    found = score_all_steps(models, data.observations[rows], data.actions[held], data.observations[rows + 1])
-    still = data.observations[rows + 1] - data.observations[rows]
-    usual = np.asarray(models.change.mean[0])
-    guess = np.linalg.norm((still - usual) / np.asarray(models.observation.std[0]), axis=1)
-    error, baseline = (float(np.square(part).mean(dtype=np.float64)) for part in (found.error, guess))
-    share = explained(error, baseline)
-    consistency = np.quantile(np.asarray(found.error / np.maximum(found.length, 1e-6)), (0.5, 0.9))
+def _measured(
+    members: Forward, roles: ColumnRoles, states: np.ndarray, actions: np.ndarray, following: np.ndarray
+) -> tuple[ForwardEnsemble, FitReport]:
+    """Return the ensemble with what held-out steps tell about it, and its fit report."""
+    std, usual_change = np.asarray(members.observation.std[0]), np.asarray(members.change.mean[0])
+    found = in_batches(lambda *step: _changes(members, *step), states, actions)
+    changes = following - states
+    squares = np.square((found - changes) / std).mean(0, dtype=np.float64)
+    # A column of noise is best predicted by its mean, a slow one by its last value: neither explains anything.
+    guesses = (changes - usual_change, following - following.mean(0))
+    naive = np.minimum(*(np.square(guess / std).mean(0, dtype=np.float64) for guess in guesses))
+    share = np.where(naive > 1e-12, 1 - squares / np.maximum(naive, 1e-12), squares <= 1e-8)
+    weight = np.where(roles.controlled, np.clip(share, 0, 1), 0)
+    ensemble = ForwardEnsemble(
+        members,
+        jnp.asarray(weight, jnp.float32),
+        jnp.asarray(roles.exogenous, jnp.float32),
+        jnp.zeros(()),
+    )
+    scores = score_all_steps(ensemble, states, actions, following)
+    median, most = np.quantile(np.asarray(scores.relative), (0.5, 0.9))
+    error, baseline = (float((weight * part).sum()) for part in (squares, naive))
+    explains = explained(error, baseline) if weight.any() else 0.0
     facts = {
         "forward_error": error**0.5,
         "baseline": baseline**0.5,
-        "R²": share,
-        "median_consistency": float(consistency[0]),
-        "90%_consistency": float(consistency[1]),
+        "R²": explains,
+        "median_consistency": float(median),
+        "90%_consistency": float(most),
     }
-    return FitReport("forward dynamics", share > 0.1, facts)
+    ensemble = eqx.tree_at(lambda one: one.usual, ensemble, jnp.asarray(median, jnp.float32))
+    return ensemble, FitReport("forward dynamics", explains > 0.1, facts)
+
+
+@eqx.filter_jit
+def _changes(members: Forward, state: Array, action: Array) -> Array:
+    return eqx.filter_vmap(lambda model: model(state, action)[0])(members).mean(0)

@@ -17,8 +17,8 @@ from trajstitch.learning.batching import in_batches
 from trajstitch.learning.bounds import Bounds
 from trajstitch.learning.fit import Metrics, Objective
 from trajstitch.learning.fit_report import FitReport, explained
-from trajstitch.learning.networks import MLP, normaliser_of
-from trajstitch.models.fitting import fit_one
+from trajstitch.learning.networks import MLP, change_normaliser_of, normaliser_of
+from trajstitch.models.fitting import fit_one, limited
 
 LARGE = 900_000
 """Data sets with at least this many transitions get wide hidden layers."""
@@ -73,7 +73,9 @@ class InverseDynamics:
     batch_size: Annotated[int, Bounds(1)] = 100
     """Steps in a batch."""
     steps: Annotated[int, Bounds(1)] = 400_000
-    """Gradient steps."""
+    """Gradient steps at most."""
+    epochs: Annotated[int, Bounds(1)] | None = None
+    """Passes over the training steps at most, so that little data takes little time; None: any number."""
     divergence_weight: Annotated[float, Bounds(0)] = 0.5
     """Weight of the latent's KL divergence from its prior, relative to the action's mean squared error."""
     held_out: Annotated[float, Bounds(0, 1)] = 0.05
@@ -87,7 +89,7 @@ class InverseDynamics:
         low, high = action_bounds(data)
         return Inverse(
             scale=normaliser_of(data.observations),
-            change=normaliser_of(data.observations[rows + 1] - data.observations[rows]),
+            change=change_normaliser_of(data.observations, rows),
             low=jnp.asarray(low),
             high=jnp.asarray(high),
             encoder=MLP(2 * size + actions, hidden, 4 * actions, encoder),
@@ -111,6 +113,7 @@ class InverseDynamics:
 def fit_inverse(config: InverseDynamics, data: Trajectories, key: PRNGKeyArray) -> tuple[Inverse, FitReport]:
     """Fit the inverse model, and report its action error on held-out steps."""
     train, held = hold_out(data, config.held_out)
+    config = limited(config, len(train))
     model = fit_one(config, lambda key: config.init(key, data), data, train, key, "inverse dynamics")
     rows = data.state_rows[held]
     found = in_batches(

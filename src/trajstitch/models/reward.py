@@ -1,4 +1,9 @@
-"""The reward of a step (s, a, s'): a regression, or the paper's conditional Wasserstein GAN."""
+"""The reward of a step (s, a, s'): a regression, or the paper's conditional Wasserstein GAN.
+
+The regression has two members, and each is fitted to one half of the episodes. So every logged step can be predicted by
+a member that has not seen it (`crossed`): otherwise a network learns the noise in the rewards by heart, and a plan takes
+it for real. It also sees whether the step terminates its episode, since rewards at a goal or a fall are unlike others.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -8,21 +13,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Integer, PRNGKeyArray
 
 from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.data.transitions import Transitions, hold_out
+from trajstitch.data.transitions import FEWEST_EPISODES, Transitions, hold_out
 from trajstitch.learning.batching import in_batches
 from trajstitch.learning.bounds import Bounds
-from trajstitch.learning.fit import Metrics, Objective
+from trajstitch.learning.fit import Metrics, Objective, stack
 from trajstitch.learning.fit_report import FitReport, explained
-from trajstitch.learning.networks import MLP, normaliser_of
-from trajstitch.models.fitting import fit_one
+from trajstitch.learning.networks import MLP, change_normaliser_of, normaliser_of
+from trajstitch.models.fitting import fit_one, limited
+
+
+HALVES = 2
+MIN_T = 2.0
+"""By how many standard errors the mean gain of an episode must exceed 0 for the model to beat its baseline."""
 
 
 class Reward(eqx.Module):
-    """The predictor, and the GAN's critic if there is one."""
+    """The predictor, and the GAN's critic if there is one. Fitted ones are stacked: two members, or one GAN."""
 
     observation: Normaliser
     action: Normaliser
@@ -31,25 +41,30 @@ class Reward(eqx.Module):
     generator: MLP
     critic: MLP | None
     latent_size: Annotated[int, Bounds(1)] = eqx.field(static=True)
+    sees_end: bool = eqx.field(static=True)
+    """Whether it sees that a step terminates its episode."""
 
     def __call__(
         self,
         observation: Float[Array, "*rows size"],
         action: Float[Array, "*rows action"],
         next_observation: Float[Array, "*rows size"],
+        terminated: Bool[Array, "*rows"],
         latent: Float[Array, "*rows latent"] | None = None,
     ) -> Float[Array, "*rows"]:
         """Return the step's reward; without a latent, at the latent's mean."""
-        step = self.step(observation, action, next_observation)
+        step = self.step(observation, action, next_observation, terminated)
         return self.reward.undo(self.generate(step, latent))[..., 0]
 
-    def step(self, observation: Array, action: Array, next_observation: Array) -> Float[Array, "*rows features"]:
+    def step(
+        self, observation: Array, action: Array, next_observation: Array, terminated: Array
+    ) -> Float[Array, "*rows features"]:
         parts = (
             self.observation.apply(observation),
             self.action.apply(action),
             self.change.apply(next_observation - observation),
         )
-        return jnp.concatenate(parts, -1)
+        return jnp.concatenate((*parts, terminated[..., None]) if self.sees_end else parts, -1)
 
     def generate(self, step: Float[Array, "*rows features"], latent: Array | None) -> Float[Array, "*rows 1"]:
         """Return the standardised reward."""
@@ -68,15 +83,19 @@ class RegressionReward:
     batch_size: Annotated[int, Bounds(1)] = 256
     """Steps in a batch."""
     steps: Annotated[int, Bounds(1)] = 100_000
-    """Gradient steps."""
-    held_out: Annotated[float, Bounds(0, 1)] = 0.05
-    """Share of the steps held out to measure the reward error."""
-
+    """Gradient steps of each member at most; the parameters with the lowest error on the other half are kept."""
+    epochs: Annotated[int, Bounds(1)] | None = None
+    """Passes over the training steps at most, so that little data takes little time; None: any number."""
     def init(self, key: PRNGKeyArray, data: Trajectories) -> Reward:
-        return _init(key, data, self.hidden, latent_size=0, critic=False)
+        return _init(key, data, self.hidden, latent_size=0, critic=False, sees_end=True)
+
+    def untrained(self, key: PRNGKeyArray, data: Trajectories) -> Reward:
+        """Return members of the shapes that `fit_reward` gives, to read trained ones into."""
+        return stack([self.init(key, data)] * HALVES)
 
     def loss(self, model: Reward, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Metrics]:
-        found = model.generate(model.step(batch.observation, batch.action, batch.next_observation), None)
+        step = model.step(batch.observation, batch.action, batch.next_observation, batch.terminated)
+        found = model.generate(step, None)
         error = jnp.square(found - model.reward.apply(batch.reward[:, None])).mean()
         return error, {"reward_error": error}
 
@@ -111,7 +130,11 @@ class GenerativeReward:
     """Share of the steps held out to measure the reward error."""
 
     def init(self, key: PRNGKeyArray, data: Trajectories) -> Reward:
-        return _init(key, data, self.hidden, self.latent_size, critic=True)
+        return _init(key, data, self.hidden, self.latent_size, critic=True, sees_end=False)
+
+    def untrained(self, key: PRNGKeyArray, data: Trajectories) -> Reward:
+        """Return a model of the shapes that `fit_reward` gives, to read a trained one into."""
+        return stack([self.init(key, data)])
 
     def critic_loss(self, model: Reward, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Metrics]:
         latent_key, mix_key = jax.random.split(key)
@@ -136,7 +159,7 @@ class GenerativeReward:
         return -model.critic(jnp.concatenate((step, made), -1)).mean(), {"reward_error": error}
 
     def _generate(self, model: Reward, batch: Transitions, key: PRNGKeyArray) -> tuple[Array, Array]:
-        step = model.step(batch.observation, batch.action, batch.next_observation)
+        step = model.step(batch.observation, batch.action, batch.next_observation, batch.terminated)
         return step, model.generate(step, jax.random.normal(key, (*batch.reward.shape, self.latent_size)))
 
     def objectives(self) -> tuple[Objective, ...]:
@@ -148,36 +171,85 @@ class GenerativeReward:
         )
 
 
-def _init(key: PRNGKeyArray, data: Trajectories, hidden: tuple[int, ...], latent_size: int, critic: bool) -> Reward:
+def _init(
+    key: PRNGKeyArray, data: Trajectories, hidden: tuple[int, ...], latent_size: int, *, critic: bool, sees_end: bool
+) -> Reward:
     rows = data.state_rows
-    features = 2 * data.observation_size + data.action_size
+    features = 2 * data.observation_size + data.action_size + sees_end
     generator_key, critic_key = jax.random.split(key)
     return Reward(
         observation=normaliser_of(data.observations),
         action=normaliser_of(data.actions),
-        change=normaliser_of(data.observations[rows + 1] - data.observations[rows]),
+        change=change_normaliser_of(data.observations, rows),
         reward=normaliser_of(data.rewards[:, None]),
         generator=MLP(features + latent_size, hidden, 1, generator_key),
         critic=MLP(features + 1, hidden, 1, critic_key) if critic else None,
         latent_size=latent_size,
+        sees_end=sees_end,
     )
 
 
 def fit_reward(
     config: RegressionReward | GenerativeReward, data: Trajectories, key: PRNGKeyArray
 ) -> tuple[Reward, FitReport]:
-    """Fit the reward model, and report its error on held-out steps."""
-    train, held = hold_out(data, config.held_out)
-    model = fit_one(config, lambda key: config.init(key, data), data, train, key, "reward")
-    rows = data.state_rows[held]
-    steps = (data.observations[rows], data.actions[held], data.observations[rows + 1])
-    found = in_batches(lambda *step: _predict(model, *step), *(part.astype(np.float32) for part in steps))
-    error = float(np.square(found - data.rewards[held]).mean(dtype=np.float64))
-    baseline = float(np.square(data.rewards[train].mean(dtype=np.float64) - data.rewards[held]).mean(dtype=np.float64))
-    share = explained(error, baseline, float(np.square(data.rewards[held]).mean(dtype=np.float64)))
-    return model, FitReport("reward", share > 0.1, {"reward_error": error**0.5, "baseline": baseline**0.5, "R²": share})
+    """Fit the reward model, stacked along a leading axis, and report its error on held-out steps."""
+    if isinstance(config, GenerativeReward):
+        train, held = hold_out(data, config.held_out)
+        models = stack([fit_one(config, lambda key: config.init(key, data), data, train, key, "reward")])
+        found = predict_rewards(models, *_arrays(data, held))[0]
+        return models, _report(data.rewards[held] - found, data.rewards[held] - data.rewards[train].mean(), data, held)
+    known = np.sort(np.concatenate(hold_out(data, 0.5)))
+    half = halves(data)[known]
+    config = limited(config, len(known) // HALVES)
+    members = [
+        fit_one(
+            config, lambda key: config.init(key, data), data, known[half == own], member_key, "reward",
+            known[half != own],
+        )
+        for own, member_key in enumerate(jax.random.split(key, HALVES))
+    ]  # fmt: skip
+    models = stack(members)
+    found = crossed(predict_rewards(models, *_arrays(data, known)), half)
+    means = np.array([data.rewards[known[half != own]].mean(dtype=np.float64) for own in range(HALVES)])
+    return models, _report(data.rewards[known] - found, data.rewards[known] - means[half], data, known)
+
+
+def halves(data: Trajectories) -> Integer[np.ndarray, " steps"]:
+    """Return which half of the episodes each step belongs to; of the steps, if there are few episodes."""
+    random = np.random.default_rng(0)
+    if len(data) < FEWEST_EPISODES:
+        return random.permutation(data.steps) % HALVES
+    return (random.permutation(len(data)) % HALVES)[data.episode_of_step]
+
+
+def crossed(found: Float[np.ndarray, "members rows"], half: Integer[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
+    """Return each row's prediction by a member that was not fitted to its half; by the GAN, if that is the model."""
+    return found[(half + 1) % len(found), np.arange(found.shape[1])]
+
+
+def predict_rewards(
+    models: Reward, states: np.ndarray, actions: np.ndarray, following: np.ndarray, terminated: np.ndarray
+) -> Float[np.ndarray, "members rows"]:
+    """Return each member's prediction for any number of steps."""
+    steps = (*(part.astype(np.float32) for part in (states, actions, following)), terminated)
+    return in_batches(lambda *step: _predict(models, *step), *steps).T
 
 
 @eqx.filter_jit
-def _predict(model: Reward, state: Array, action: Array, following: Array) -> Array:
-    return model(state, action, following)
+def _predict(models: Reward, state: Array, action: Array, following: Array, terminated: Array) -> Array:
+    return eqx.filter_vmap(lambda model: model(state, action, following, terminated), out_axes=1)(models)
+
+
+def _arrays(data: Trajectories, steps: np.ndarray) -> tuple[np.ndarray, ...]:
+    rows = data.state_rows[steps]
+    return data.observations[rows], data.actions[steps], data.observations[rows + 1], data.terminated[steps]
+
+
+def _report(error: np.ndarray, guess: np.ndarray, data: Trajectories, steps: np.ndarray) -> FitReport:
+    """Return the fit report: the model must do better than the mean, and not by the chance of a few episodes."""
+    mean_error, baseline = (float(np.square(part).mean(dtype=np.float64)) for part in (error, guess))
+    share = explained(mean_error, baseline, float(np.square(data.rewards[steps]).mean(dtype=np.float64)))
+    gain = np.bincount(data.episode_of_step[steps], np.square(guess) - np.square(error), len(data))
+    spread = gain.std() / max(len(gain) - 1, 1) ** 0.5
+    facts = {"reward_error": mean_error**0.5, "baseline": baseline**0.5, "R²": share}
+    return FitReport("reward", share > 0.1 and gain.mean() >= MIN_T * spread, facts)

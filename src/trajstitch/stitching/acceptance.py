@@ -11,6 +11,7 @@ from trajstitch.learning.bounds import Bounds
 from trajstitch.stitching.graph import Edges, EdgeScorer, StitchGraph
 from trajstitch.stitching.jump_tests import Scores, likelihood_margin
 from trajstitch.stitching.paths import Jumps, Paths
+from trajstitch.stitching.rewards import PlanRewards
 from trajstitch.stitching.walk import Walks
 
 
@@ -27,11 +28,13 @@ class Rules:
     max_jumps: Annotated[int, Bounds(0)] | None = None
     """Accept only trajectories with at most this many jumps made in a pass; None: any number."""
     horizon: Annotated[int, Bounds(1)] | None = None
-    """Longest trajectory that a walk may make; None: the longest in the data."""
+    """Longest trajectory that a walk may make; None: the length that one in a hundred trajectories of the data has, and
+    at least two, so that one that is very long does not set it for all."""
 
     def longest(self, paths: Paths) -> int:
         """Return the horizon for a data set."""
-        return self.horizon or int(paths.data.lengths.max(initial=0))
+        lengths = np.sort(paths.data.lengths)[::-1]
+        return self.horizon or int(lengths[min(max(1, len(lengths) // 100), len(lengths) - 1)])
 
 
 @dataclass(frozen=True)
@@ -101,13 +104,19 @@ def propose(
     rules: Rules,
     key: PRNGKeyArray | None = None,
     jumps: Jumps | None = None,
+    rewards: PlanRewards | None = None,
 ) -> Proposal:
-    """Return the trajectories that walks make. Their jumps are added to `jumps`, or to those of the paths."""
+    """Return the trajectories that walks make. Their jumps are added to `jumps`, or to those of the paths.
+
+    With `rewards`, jumps are paid within the range of similar logged steps, and returns are compared as predicted.
+    """
     before = paths.jumps if jumps is None else jumps
     jumped = walks.edge >= 0
     used = np.flatnonzero(marked(walks.edge[jumped], len(chosen.edges)))
     edges = chosen.edges.take(used)
     action, reward = scorer.synthesise(edges.source, edges.target, key)
+    if rewards is not None:
+        reward = rewards.allowed.clip(edges.source, edges.target, reward).astype(np.float32)
     made = Jumps(
         replace(edges, action=action, reward=reward),
         chosen.margin[used].astype(np.float32),
@@ -119,18 +128,31 @@ def propose(
     new = Paths(paths.data, walks.node, kind, walks.offsets, walks.terminated, walks.truncated, together)
 
     count = ragged.sums(jumped.astype(float), new.lengths).astype(int)
-    accepted = _is_better(paths, new, rules.threshold) if rules.value_test else count > 0
+    accepted = count > 0
+    if rules.value_test:
+        by_node = None if rewards is None else rewards.logged
+        accepted = _is_better(paths, new, rules.threshold, by_node)
     if rules.max_jumps is not None:
         accepted &= count <= rules.max_jumps
     return Proposal(new, count, accepted)
 
 
-def _is_better(old: Paths, new: Paths, threshold: float) -> Bool[np.ndarray, " episodes"]:
-    old_return, new_return = old.returns, new.returns
-    # A walk that is only cut off sooner has not saved the costs of the steps it lacks.
-    lacking = np.where(new.terminated, 0, np.maximum(old.lengths - new.lengths, 0))
-    new_return = new_return + lacking * np.minimum(new_return / np.maximum(new.lengths, 1), 0)
-    return new_return > old_return + threshold * np.abs(old_return)
+def _is_better(
+    old: Paths, new: Paths, threshold: float, rewards: Float[np.ndarray, " nodes"] | None = None
+) -> Bool[np.ndarray, " episodes"]:
+    """Return which trajectories gain more than the threshold's share of their return, or of the returns' spread.
+
+    `rewards` counts instead of the logged reward at each node.
+    """
+    old_return, new_return = old.returns_by(rewards), new.returns_by(rewards)
+    spread = float(old.data.returns.std()) if len(old.data) else 0.0
+    # A walk that is only cut off sooner has not saved the costs of the steps it lacks; nor has a trajectory that was
+    # cut off earned less than a walk that merely lasts longer.
+    longer = new.lengths - old.lengths
+    new_lacks, old_lacks = np.where(new.terminated, 0, -longer), np.where(old.terminated, 0, longer)
+    new_return = new_return + np.maximum(new_lacks, 0) * np.minimum(new_return / np.maximum(new.lengths, 1), 0)
+    old_return = old_return + np.maximum(old_lacks, 0) * np.maximum(old_return / np.maximum(old.lengths, 1), 0)
+    return new_return > old_return + threshold * np.maximum(np.abs(old_return), spread)
 
 
 def replaced_scores(graph: StitchGraph, jumps: Jumps, kind: Integer[np.ndarray, " steps"]) -> Scores:

@@ -22,6 +22,7 @@ from trajstitch.stitching.acceptance import Rules, Summary, edges_of_graph, prop
 from trajstitch.stitching.graph import EdgeScorer, StitchGraph
 from trajstitch.stitching.paths import Paths, choose, without_unused_jumps
 from trajstitch.stitching.planning import Plan, Problem, solve
+from trajstitch.stitching.rewards import PlanRewards
 from trajstitch.stitching.walk import Visited, walk
 
 MIN_CAPACITY = 20
@@ -39,7 +40,8 @@ def plan_with_capacity(
     key: PRNGKeyArray | None = None,
 ) -> tuple[Paths, Summary]:
     """Plan and rebuild all trajectories, part by part."""
-    problem = Problem.of(data, graph, config)
+    rewards = PlanRewards.of(data, graph, scorer) if config.predicted_rewards else None
+    problem = Problem.of(data, graph, config, rewards)
     solution = solve(problem, config)
     chosen = edges_of_graph(graph, solution.values)
     capacity = max(MIN_CAPACITY, round(config.max_visits * len(data)))
@@ -56,7 +58,7 @@ def plan_with_capacity(
             solution = solve(around, config) if full.any() else solution
             best = BestFreeAction(graph, ActionValues.of(around, solution.values, graph.offsets), visits, capacity)
             walks = walk(logged, graph, best, rules.longest(logged), walkers)
-            new = propose(logged, walks, chosen, scorer, rules, key, result.jumps)
+            new = propose(logged, walks, chosen, scorer, rules, key, result.jumps, rewards)
             accepted = np.zeros(len(data), bool)
             accepted[walkers] = new.accepted[walkers]
             rebuilt |= accepted

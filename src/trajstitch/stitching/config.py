@@ -8,7 +8,6 @@ from trajstitch.data import environments
 from trajstitch.data.trajectories import Metadata
 from trajstitch.errors import InputError, did_you_mean
 from trajstitch.learning.bounds import Bounds
-from trajstitch.models.dynamics import Dynamics
 from trajstitch.models.forward import ForwardDynamics
 from trajstitch.models.inverse import InverseDynamics
 from trajstitch.models.reward import GenerativeReward, RegressionReward
@@ -86,26 +85,19 @@ PRESETS: dict[str, StitchConfig] = {
     ),
     "default": StitchConfig(
         tests={
-            "likelihood": Likelihood(Dynamics(steps=50_000, patience=5_000), margin=256.0),
-            "consistency": Consistency(ForwardDynamics(steps=50_000), limit=0.2),
+            "consistency": Consistency(ForwardDynamics(steps=50_000, epochs=200), limit=0.2),
         },
-        inverse=InverseDynamics(steps=100_000, learning_rate=3e-4, batch_size=256),
-        reward=RegressionReward(steps=50_000),
+        inverse=InverseDynamics(steps=100_000, epochs=200, learning_rate=3e-4, batch_size=256),
+        reward=RegressionReward(steps=50_000, epochs=200),
         plan=Plan(max_visits=0.025),
-        min_predictability=0.5,
     ),
     "quick": StitchConfig(
         tests={
-            "likelihood": Likelihood(
-                Dynamics(members=3, keep=3, hidden=(128, 128), learning_rate=1e-3, steps=4_000, patience=2_000),
-                margin=256.0,
-            ),
-            "consistency": Consistency(ForwardDynamics(members=2, steps=8_000), limit=0.2),
+            "consistency": Consistency(ForwardDynamics(members=2, steps=8_000, epochs=100), limit=0.2),
         },
-        inverse=InverseDynamics(hidden=(128, 128), steps=8_000, learning_rate=1e-3, batch_size=256),
-        reward=RegressionReward(hidden=(128, 128), steps=4_000, learning_rate=1e-3),
+        inverse=InverseDynamics(hidden=(128, 128), steps=8_000, epochs=100, learning_rate=1e-3, batch_size=256),
+        reward=RegressionReward(hidden=(128, 128), steps=4_000, epochs=100, learning_rate=1e-3),
         plan=Plan(max_visits=0.025),
-        min_predictability=0.5,
     ),
 }
 """paper: the paper's method and hyper-parameters. default: the best we know. quick: minutes on a laptop."""

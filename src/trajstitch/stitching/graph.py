@@ -9,8 +9,9 @@ from other episodes than u's. The models never change between passes, so an edge
 that pass every jump test (see `jump_tests`) are kept.
 """
 
+from copy import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,9 @@ from trajstitch.learning.batching import in_batches
 from trajstitch.learning.buffer import padded
 from trajstitch.learning.networks import normaliser_of
 from trajstitch.models.inverse import Inverse
-from trajstitch.models.reward import Reward
+from trajstitch.models.reward import Reward, crossed, halves
 from trajstitch.progress import progress
-from trajstitch.stitching.jump_tests import Candidates, JumpTest, Nodes, Scores
+from trajstitch.stitching.jump_tests import Candidates, JumpTest, Nearby, Nodes, Scores
 from trajstitch.stitching.neighbours import Neighbours, NeighbourSearch, find_neighbours
 from trajstitch.storage.tensors import read_tensors, save_tensors, under
 
@@ -38,7 +39,7 @@ BLOCK = 16_384
 """Source states whose candidates are scored at once, or fewer if they have many: this bounds the memory."""
 CANDIDATES = 2**20
 """Candidates that are scored at once."""
-FORMAT = "trajstitch graph 2"
+FORMAT = "trajstitch graph 3"
 
 
 class Models(eqx.Module):
@@ -95,25 +96,47 @@ class EdgeScorer:
     """Scores and fills in any pair of nodes. A pair's bits do not depend on the pairs it is scored with."""
 
     def __init__(
-        self, models: Models, tests: Mapping[str, JumpTest], observations: Float[np.ndarray, "nodes size"]
+        self,
+        models: Models,
+        tests: Mapping[str, JumpTest],
+        data: Trajectories,
+        context: Integer[np.ndarray, " nodes"] | None = None,
     ) -> None:
-        self.models, self.tests = models, tests
-        self.states = jax.device_put(padded(observations.astype(np.float32, copy=False)))
+        """Score pairs of the data's states; a pair of two different contexts is never an edge."""
+        self.models, self.tests, self.context = models, tests, context
+        self.nearby: Nearby | None = None
+        self.states = jax.device_put(padded(data.observations.astype(np.float32, copy=False)))
+        self.actions = np.zeros((len(data.observations), data.action_size), np.float32)
+        self.actions[data.state_rows] = data.actions
+        self.half = halves(data)
+        terminal = np.zeros(len(data.observations), bool)
+        terminal[data.state_rows + 1] = data.terminated
+        self.terminal = jax.device_put(padded(terminal))
+
+    def knowing(self, neighbours: Neighbours, logged: Scores) -> "EdgeScorer":
+        """Return a scorer that also knows how logged steps went: their scores by node, and each node's neighbours."""
+        scorer = copy(self)
+        scorer.nearby = Nearby(neighbours, self.actions, logged) if logged else None
+        return scorer
 
     def candidates(self, source: Nodes, target: Nodes) -> Candidates:
         """Return pairs of nodes as the jump tests take them."""
         return Candidates(self.states, source.astype(np.int32), target.astype(np.int32), self.models.inverse)
 
     def score_logged(self, steps: Nodes) -> Scores:
-        """Return what the jump tests compare jumps with, of the logged steps that leave these nodes."""
+        """Return what jumps are compared with: the scores of the logged steps that leave these nodes."""
         scores: Scores = {}
+        logged = replace(self.candidates(steps, steps + 1), action=self.actions[steps])
         for name, test in self.tests.items():
-            scores |= test.score_logged(self.models.tests[name], self.candidates(steps, steps + 1))
+            scores |= test.score_logged(self.models.tests[name], logged)
         return scores
 
     def edges(self, source: Nodes, target: Nodes, replaced: Scores) -> tuple[Edges, Integer[np.ndarray, " kept"]]:
         """Return the pairs that pass every test, and their indices; `replaced` scores the step each would replace."""
-        found, kept = self.candidates(source, target), np.arange(len(source))
+        kept = np.arange(len(source))
+        if self.context is not None:
+            kept = np.flatnonzero(self.context[source] == self.context[target])
+        found = replace(self.candidates(source[kept], target[kept]), nearby=self.nearby)
         for name, test in self.tests.items():
             found = test.score(self.models.tests[name], found)
             passed = np.flatnonzero(
@@ -122,29 +145,45 @@ class EdgeScorer:
             found, kept = found.take(passed), kept[passed]
         reward = None
         if found.action is not None:
-            reward = in_batches(
-                lambda *step: _rewards(self.models.reward, self.states, *step), found.source, found.target, found.action
-            )
+            reward = self.rewards(found.source, found.target, found.action).min(0)
             lowest = found.scores.get("lowest_reward")
             reward = reward if lowest is None else np.minimum(lowest, reward)
         scores = {name: values for name, values in found.scores.items() if name != "lowest_reward"}
         return Edges(found.source, found.target, scores, found.action, reward), kept
 
+    def rewards(
+        self, source: Nodes, target: Nodes, action: Float[np.ndarray, "pairs action"]
+    ) -> Float[np.ndarray, "members pairs"]:
+        """Return what each member of the reward model predicts for steps."""
+        steps = (source, target, action.astype(np.float32))
+        return in_batches(lambda *step: _rewards(self.models.reward, self.states, self.terminal, *step), *steps).T
+
+    def logged_rewards(self, rows: Nodes) -> Float[np.ndarray, " pairs"]:
+        """Return the reward predicted for every logged step by a member that has not seen it."""
+        return crossed(self.rewards(rows, rows + 1, self.actions[rows]), self.half)
+
     def synthesise(
         self, source: Nodes, target: Nodes, key: PRNGKeyArray | None = None
     ) -> tuple[Float[np.ndarray, "pairs action"], Float[np.ndarray, " pairs"]]:
         """Return action and reward of jumps; with a key, by latents drawn from (key, source, target)."""
-        return in_batches(lambda *pair: _synthesise(self.models, self.states, key, *pair), source, target)
+        pair = (source, target)
+        return in_batches(lambda *pair: _synthesise(self.models, self.states, self.terminal, key, *pair), *pair)
 
 
 @eqx.filter_jit
 def _synthesise(
-    models: Models, states: Array, key: PRNGKeyArray | None, source: Array, target: Array
+    models: Models, states: Array, terminal: Array, key: PRNGKeyArray | None, source: Array, target: Array
 ) -> tuple[Array, Array]:
     state, following = states[source], states[target]
+
+    def rewards(action: Array, latent: Array | None = None) -> Array:
+        """Return the mean of the members' predictions."""
+        predict = lambda model: model(state, action, following, terminal[target], latent)  # noqa: E731
+        return eqx.filter_vmap(predict)(models.reward).mean(0)
+
     if key is None:
         action = models.inverse(state, following)
-        return action, models.reward(state, action, following)
+        return action, rewards(action)
 
     def latent(source: Array, target: Array) -> Array:
         own = jax.random.fold_in(jax.random.fold_in(key, source), target)
@@ -152,12 +191,13 @@ def _synthesise(
 
     both = jax.vmap(latent)(source, target)
     action = models.inverse(state, following, both[:, : models.inverse.latent_size])
-    return action, models.reward(state, action, following, both[:, models.inverse.latent_size :])
+    return action, rewards(action, both[:, models.inverse.latent_size :])
 
 
 @eqx.filter_jit
-def _rewards(reward: Reward, states: Array, source: Array, target: Array, action: Array) -> Array:
-    return reward(states[source], action, states[target])
+def _rewards(reward: Reward, states: Array, terminal: Array, source: Array, target: Array, action: Array) -> Array:
+    predict = lambda model: model(states[source], action, states[target], terminal[target])  # noqa: E731
+    return eqx.filter_vmap(predict, out_axes=1)(reward)
 
 
 @dataclass(frozen=True)
@@ -225,13 +265,14 @@ def build_graph(data: Trajectories, scorer: EdgeScorer, search: NeighbourSearch)
     ends = data.first_rows + data.lengths
     last[ends] = True
     terminal[ends[data.episode_terminated]] = True
-    neighbours = find_neighbours(_states(data, search), episode, search)
+    neighbours = _neighbours(_states(data, search), episode, scorer.context, search)
 
     steps = np.flatnonzero(~last).astype(np.int32)
     logged = {}
     for name, values in scorer.score_logged(steps).items():
         logged[name] = np.full(rows, np.nan, np.float32)
         logged[name][steps] = values
+    scorer = scorer.knowing(neighbours, logged)
     columns: dict[str, _Column] = {}
     with progress("graph", len(steps), "states") as advance:
         for block in _blocks(neighbours, steps):
@@ -260,6 +301,28 @@ def _states(data: Trajectories, search: NeighbourSearch) -> Float[np.ndarray, "n
     """Return the states between which distances are measured."""
     states = data.observations.astype(np.float32, copy=False)
     return np.asarray(normaliser_of(data.observations).apply(jnp.asarray(states))) if search.standardise else states
+
+
+def _neighbours(
+    states: Float[np.ndarray, "nodes size"],
+    episode: Integer[np.ndarray, " nodes"],
+    context: Integer[np.ndarray, " nodes"] | None,
+    search: NeighbourSearch,
+) -> Neighbours:
+    """Return each state's neighbours in other episodes of its own context."""
+    if context is None:
+        return find_neighbours(states, episode, search)
+    order = np.argsort(context, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(context[order])) + 1)
+    counts = np.zeros(len(states), np.int64)
+    found = [(part, find_neighbours(states[part], episode[part], search)) for part in parts]
+    for part, near in found:
+        counts[part] = np.diff(near.offsets)
+    offsets = ragged.offsets_of(counts)
+    index = np.empty(offsets[-1], np.int32)
+    for part, near in found:
+        index[ragged.rows_of(offsets[part], counts[part])] = part[near.index]
+    return Neighbours(offsets, index)
 
 
 def _blocks(neighbours: Neighbours, steps: Integer[np.ndarray, " steps"]) -> Iterator[Integer[np.ndarray, " some"]]:

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Integer, PRNGKeyArray
 
+from trajstitch.data import ragged
+from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.learning.batching import in_batches
@@ -22,8 +24,9 @@ from trajstitch.learning.bounds import Bounds
 from trajstitch.learning.fit_report import FitReport
 from trajstitch.learning.losses import log_density
 from trajstitch.models.dynamics import Dynamics, Gaussian, fit_dynamics, untrained_dynamics
-from trajstitch.models.forward import Forward, ForwardDynamics, fit_forward, score_steps, untrained_forward
+from trajstitch.models.forward import ForwardDynamics, ForwardEnsemble, fit_forward, score_steps, untrained_forward
 from trajstitch.models.inverse import Inverse
+from trajstitch.stitching.neighbours import Neighbours
 
 Nodes = Integer[np.ndarray, " pairs"]
 Scores = dict[str, Float[np.ndarray, " pairs"]]
@@ -33,6 +36,8 @@ BLOCK = 16_384
 """Source states whose predictions are held at once."""
 PAIRS = 65_536
 """Pairs whose likelihood is computed at once."""
+ALIKE = 3
+"""Logged steps nearby, with the most similar actions, that tell how well a jump can be predicted."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,8 @@ class Candidates:
     """The scores so far."""
     action: Float[np.ndarray, "pairs action"] | None = None
     """Each jump's most plausible action (latent 0), once a test has asked for it."""
+    nearby: "Nearby | None" = None
+    """How logged steps went in neighbouring states, if that is known."""
 
     def __len__(self) -> int:
         return len(self.source)
@@ -71,11 +78,39 @@ class Candidates:
         return replace(self, action=action)
 
 
+@dataclass(frozen=True)
+class Nearby:
+    """Logged steps by the node they leave: their neighbours, their actions and how they were scored."""
+
+    neighbours: Neighbours
+    actions: Float[np.ndarray, "nodes action"]
+    scores: Scores
+
+    def typical(
+        self, name: str, source: Nodes, action: Float[np.ndarray, "pairs action"]
+    ) -> Float[np.ndarray, " pairs"]:
+        """Return the median score of the logged steps near each source whose actions are most like the given ones."""
+        scores = np.nan_to_num(self.scores[name])
+        found = np.zeros(len(source), np.float32)
+        for start in range(0, len(source), PAIRS):
+            some = slice(start, start + PAIRS)
+            count = np.diff(self.neighbours.offsets)[source[some]]
+            near = np.full((len(count), count.max(initial=0)), -1, np.int64)
+            owner, index = self.neighbours.of(source[some])
+            near[owner, ragged.positions(count)] = index
+            apart = np.square(self.actions[near] - action[some, None]).sum(-1)
+            apart[(near < 0) | np.isnan(self.scores[name])[near]] = np.inf
+            alike = np.argsort(apart, axis=1, kind="stable")[:, :ALIKE]
+            values = np.where(np.take_along_axis(apart, alike, 1) < np.inf, scores[np.take_along_axis(near, alike, 1)], 0)
+            found[some] = np.median(values, axis=1) if values.shape[1] else 0
+        return found
+
+
 @runtime_checkable
 class JumpTest(Protocol):
     """What a test must do. `model` is what its `fit` returned: an `equinox.Module`, saved and loaded by its leaves."""
 
-    def fit(self, data: Trajectories, key: PRNGKeyArray) -> tuple[Any, FitReport]:
+    def fit(self, data: Trajectories, key: PRNGKeyArray, roles: ColumnRoles) -> tuple[Any, FitReport]:
         """Learn from the data what scoring needs; report how well on held-out steps."""
         ...
 
@@ -109,7 +144,7 @@ class Likelihood:
     """How far a jump's lowest log-likelihood may fall below the mean log-likelihood of the step it replaces, in nats.
     Larger lets more jumps through; the paper's is 0; None scores jumps without testing them."""
 
-    def fit(self, data: Trajectories, key: PRNGKeyArray) -> tuple[Gaussian, FitReport]:
+    def fit(self, data: Trajectories, key: PRNGKeyArray, roles: ColumnRoles) -> tuple[Gaussian, FitReport]:
         return fit_dynamics(self.dynamics, data, key)
 
     def untrained(self, data: Trajectories, key: PRNGKeyArray) -> Gaussian:
@@ -141,23 +176,28 @@ def likelihood_margin(scores: Scores, replaced: Scores, count: int) -> Float[np.
 class Consistency:
     """The jump's action must lead to its target: an ensemble f(s, a) predicts by how much it misses.
 
-    Scores: `consistency`, the worst member's error over the jump's length; `error`, that error in standardised states;
-    `lowest_reward`, the lowest reward that a member predicts.
+    Scores: `consistency`, the worst member's error over the jump's length, beyond what is usual on logged steps;
+    `error`, that error in standardised states; `lowest_reward`, the lowest reward that a member predicts. Logged steps
+    are scored by their `error`.
     """
 
     forward: ForwardDynamics = field(default_factory=ForwardDynamics)
     """The ensemble for f(s, a)."""
     limit: Annotated[float, Bounds(0)] | None = 0.2
-    """Largest share of the jump's length that its action may miss the target by. Larger lets more jumps through; None
-    scores jumps without testing them."""
+    """Largest share of the jump's length that its action may miss the target by, beyond what the ensemble misses on
+    held-out logged steps. Larger lets more jumps through; None scores jumps without testing them."""
 
-    def fit(self, data: Trajectories, key: PRNGKeyArray) -> tuple[Forward, FitReport]:
-        return fit_forward(self.forward, data, key)
+    def fit(self, data: Trajectories, key: PRNGKeyArray, roles: ColumnRoles) -> tuple[ForwardEnsemble, FitReport]:
+        model, report = fit_forward(self.forward, data, key, roles)
+        if self.limit is not None:
+            most = math.hypot(self.limit, float(model.usual))
+            report = replace(report, metrics={**report.metrics, "jumps_may_miss": most})
+        return model, report
 
-    def untrained(self, data: Trajectories, key: PRNGKeyArray) -> Forward:
+    def untrained(self, data: Trajectories, key: PRNGKeyArray) -> ForwardEnsemble:
         return untrained_forward(self.forward, data.observation_size, data.action_size, key)
 
-    def score(self, model: Forward, candidates: Candidates) -> Candidates:
+    def score(self, model: ForwardEnsemble, candidates: Candidates) -> Candidates:
         candidates = candidates.with_actions()
         assert candidates.action is not None
         found = in_batches(
@@ -166,11 +206,20 @@ class Consistency:
             candidates.target,
             candidates.action,
         )
-        names = ("consistency", "error", "lowest_reward")
-        return replace(candidates, scores={**candidates.scores, **dict(zip(names, found, strict=True))})
+        error, length, reward = found
+        if candidates.nearby is not None:
+            # Where similar steps did not go as predicted, such as at a wall, a jump would not either.
+            error = np.maximum(error, candidates.nearby.typical("error", candidates.source, candidates.action))
+        beyond = np.square(error / np.maximum(length, 1e-6)) - np.square(np.asarray(model.usual))
+        scores = {"consistency": np.sqrt(np.maximum(beyond, 0)), "error": error, "lowest_reward": reward}
+        return replace(candidates, scores={**candidates.scores, **scores})
 
-    def score_logged(self, model: Forward, steps: Candidates) -> Scores:
-        return {}
+    def score_logged(self, model: ForwardEnsemble, steps: Candidates) -> Scores:
+        assert steps.action is not None
+        found = in_batches(
+            lambda *step: _score_steps(model, steps.states, *step), steps.source, steps.target, steps.action
+        )
+        return {"error": found[0]}
 
     def passes(self, scores: Scores, replaced: Scores) -> Bool[np.ndarray, " pairs"]:
         found = scores["consistency"]
@@ -221,6 +270,8 @@ def _actions(inverse: Inverse, states: Array, source: Array, target: Array) -> A
 
 
 @eqx.filter_jit
-def _score_steps(model: Forward, states: Array, source: Array, target: Array, action: Array) -> tuple[Array, ...]:
-    found = score_steps(model, states[source], action, states[target])
-    return found.consistency, found.error, found.reward
+def _score_steps(
+    model: ForwardEnsemble, states: Array, source: Array, target: Array, action: Array
+) -> tuple[Array, ...]:
+    found = score_steps(model, states[source], action, states[target], states[source + 1])
+    return found.error, found.length, found.reward

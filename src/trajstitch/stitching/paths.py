@@ -106,6 +106,13 @@ class Paths:
     def returns(self) -> Float[np.ndarray, " episodes"]:
         return ragged.sums(self.rewards, self.lengths)
 
+    def returns_by(self, rewards: Float[np.ndarray, " nodes"] | None) -> Float[np.ndarray, " episodes"]:
+        """Return the returns where each logged step has the reward given for its node; the logged ones if None."""
+        if rewards is None:
+            return self.returns
+        found = self._of_steps(rewards[self.data.state_rows], self.jumps.reward)
+        return ragged.sums(found, self.lengths)
+
     def trajectories(self, *, provenance: bool = True) -> Trajectories:
         """Return D_k as a data set, with each step's provenance if wanted."""
         data = self.data

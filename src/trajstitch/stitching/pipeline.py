@@ -20,9 +20,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar, overload
 
 import jax
+import numpy as np
 from jaxtyping import Array, Key, PRNGKeyArray
 
 from trajstitch import formats
+from trajstitch.data.column_roles import ColumnRoles, find_roles
 from trajstitch.data.normalise import rescale_for_float32
 from trajstitch.data.trajectories import Provenance, Trajectories
 from trajstitch.errors import InputError
@@ -168,8 +170,12 @@ class Stages:
 
     def __init__(self, job: StitchJob) -> None:
         self.job, self.config, self.run = job, job.config, job.run
-        self.data = rescale_for_float32(job.data)
-        """The data as models and walks see it."""
+        whole = rescale_for_float32(job.data)
+        roles = find_roles(whole)
+        relevant = ~roles.irrelevant
+        self.data = replace(whole, observations=whole.observations[:, relevant])
+        """The data as models and walks see it, without irrelevant columns."""
+        self.roles = ColumnRoles(roles.fixed[relevant], roles.exogenous[relevant], roles.irrelevant[relevant])
         self.models_key = split_key(job.seed)[0]
         self.seconds: dict[str, float] = {}
         if self.run is not None and self.run.has("seconds"):
@@ -239,7 +245,7 @@ class Stages:
         if self.run is not None and self.run.has(file):
             _, facts = read_tensors(self.run.path(f"{file}.safetensors"))
             return self.run.read_tree(file, like), FitReport(**json.loads(facts["report"]))
-        model, report = fit_model(self.config, name, self.data, key)
+        model, report = fit_model(self.config, name, self.data, key, self.roles)
         if self.run is not None:
             self.run.write_tree(file, model, report=json.dumps(asdict(report)))
         return model, report
@@ -263,7 +269,10 @@ class Stages:
 
     def scorer(self) -> EdgeScorer:
         if "scorer" not in self._memory:
-            self._memory["scorer"] = EdgeScorer(self.models()[0], self.config.tests, self.data.observations)
+            context = None
+            if self.roles.fixed.any():
+                context = np.unique(self.data.observations[:, self.roles.fixed], axis=0, return_inverse=True)[1]
+            self._memory["scorer"] = EdgeScorer(self.models()[0], self.config.tests, self.data, context)
         return self._memory["scorer"]
 
     def graph(self) -> StitchGraph:
@@ -278,7 +287,8 @@ class Stages:
 
     def tasks(self) -> list[StitchingTask]:
         """Return what each seed's passes work on."""
-        scorer, graph = self.scorer(), self.graph()
+        graph = self.graph()
+        scorer = self.scorer().knowing(graph.neighbours, graph.logged)
         return [StitchingTask(self.data, scorer, graph, split_key(seed)[1]) for seed in self.job.numbers]
 
     def begun(self) -> list[Progress]:
@@ -325,7 +335,7 @@ class Stages:
         """Keep each seed's stitched data, and what each pass did."""
         made = []
         for one, where in zip(several, self.places, strict=True):
-            after = replace(one.paths, data=self.job.data).trajectories()
+            after = replace(one.paths, data=self.job.data).trajectories()  # every column, as it was
             passes = [asdict(summary) for summary in one.summaries]
             if self.run is not None:
                 formats.save(after, f"npz:{self.run.path(f'{where}result.npz')}", force=True)
@@ -345,19 +355,21 @@ class Stages:
         return self._memory["results"]
 
 
-def fit_model(config: StitchConfig, name: str, data: Trajectories, key: PRNGKeyArray) -> tuple[Any, FitReport]:
+def fit_model(
+    config: StitchConfig, name: str, data: Trajectories, key: PRNGKeyArray, roles: ColumnRoles
+) -> tuple[Any, FitReport]:
     """Fit one of the models that stitching needs: `inverse`, `reward`, or a jump test's by the test's name."""
     if name == "inverse":
         return fit_inverse(config.inverse, data, key)
     if name == "reward":
         return fit_reward(config.reward, data, key)
-    return config.tests[name].fit(data, key)
+    return config.tests[name].fit(data, key, roles)
 
 
 def untrained_models(config: StitchConfig, data: Trajectories, key: PRNGKeyArray) -> Models:
     """Return models of the shapes that fitting gives, to read trained ones into."""
     tests = {name: test.untrained(data, key) for name, test in config.tests.items()}
-    return Models(config.inverse.init(key, data), config.reward.init(key, data), tests)
+    return Models(config.inverse.init(key, data), config.reward.untrained(key, data), tests)
 
 
 def _model(models: Models, name: str) -> Any:

@@ -7,7 +7,8 @@ no training:
 
 Nothing follows a termination. After a truncation the world went on: V there is the mean over its neighbours. A plan
 exploits every error of the models, so r̂ is the lowest of their predictions, and a jump pays a price for where it may
-miss: the forward ensemble's worst error, times how steeply returns change between neighbouring states of the data.
+miss: the forward ensemble's worst error, times how steeply returns change between neighbouring states of the data. A
+logged step pays in the same way for the part of its outcome that the ensemble did not expect.
 
 The solution is found by policy iteration, which a handful of improvements settles. A policy runs along logged steps
 from one jump to the next. The return of a run is the difference of two discounted sums, computed once; so only the
@@ -31,6 +32,7 @@ from trajstitch.stitching.acceptance import edges_of_graph
 from trajstitch.stitching.graph import StitchGraph
 from trajstitch.stitching.greedy import Decisions
 from trajstitch.stitching.neighbours import Neighbours, squared_distance
+from trajstitch.stitching.rewards import PlanRewards
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,9 @@ class Plan:
     """Discount γ of a reward one step later. Larger plans further ahead."""
     pessimism: Annotated[float, Bounds(0)] = 1.0
     """Price of a jump, in units of its predicted error times the slope of returns. Larger makes fewer jumps."""
+    predicted_rewards: bool = True
+    """Count logged steps by their predicted rewards and outcomes too, so that no luck is bought; otherwise by what was
+    logged."""
     improvements: Annotated[int, Bounds(1)] = 200
     """Rounds of policy iteration at most; it stops when nothing changes."""
     max_visits: Annotated[float, Bounds(0, 1)] = 1.0
@@ -76,14 +81,37 @@ class Problem:
     """The size of the largest reward."""
 
     @classmethod
-    def of(cls, data: Trajectories, graph: StitchGraph, config: Plan) -> "Problem":
+    def of(
+        cls, data: Trajectories, graph: StitchGraph, config: Plan, rewards: PlanRewards | None = None
+    ) -> "Problem":
+        """Return the problem of a graph: by its logged rewards, or by predicted ones."""
         edges = graph.edges
         if edges.reward is None or "error" not in edges.scores:
             raise InputError(
                 "planning needs a forward model's error and reward of every jump: add the test 'consistency'"
             )
-        price = config.pessimism * slope(data, graph, config.discount) * edges.scores["error"].astype(np.float64)
-        step_reward, gain = _by_node(data, len(graph)), edges.reward.astype(np.float64) - price
+        error = edges.scores["error"].astype(np.float64)
+        if rewards is None:
+            logged, jump = _by_node(data, len(graph)), edges.reward.astype(np.float64)
+            surprise, usual = np.zeros(len(graph)), 0.0
+        else:
+            # Logged outcomes that the ensemble did not expect are luck, and pay as jumps do; what is usual is free.
+            logged, jump = rewards.logged, rewards.jump
+            surprise = np.nan_to_num(graph.logged["error"].astype(np.float64))
+            usual = float(surprise[~graph.last].mean()) if (~graph.last).any() else 0.0
+        price = config.pessimism * slope(data, graph, config.discount, logged)
+        luck = np.where(graph.last, 0, np.maximum(surprise - usual, 0))
+        return cls._with(graph, config, logged - price * luck, jump - price * error)
+
+    @classmethod
+    def _with(
+        cls,
+        graph: StitchGraph,
+        config: Plan,
+        step_reward: Float[np.ndarray, " nodes"],
+        gain: Float[np.ndarray, " edges"],
+    ) -> "Problem":
+        edges = graph.edges
         return cls(
             step_reward=step_reward,
             last=graph.last,
@@ -211,22 +239,25 @@ def _highest(
     return edge[top[np.searchsorted(top, first)]]
 
 
-def slope(data: Trajectories, graph: StitchGraph, discount: float) -> float:
-    """Return the median of how much returns differ between neighbours, over their distance in standardised states."""
+def slope(
+    data: Trajectories, graph: StitchGraph, discount: float, rewards: Float[np.ndarray, " nodes"] | None = None
+) -> float:
+    """Return how much discounted returns differ between neighbours, over their distance in standardised states.
+
+    Both are averages. `rewards` counts instead of the logged reward at each node.
+    """
     states = (data.observations / Normaliser.of(data.observations).std).astype(np.float32)
-    usual = float(data.rewards.mean(dtype=np.float64)) / (1 - discount)
-    returns = data.discounted_returns(discount, np.where(data.episode_terminated, 0, usual))
-    nodes = np.random.default_rng(0).permutation(data.state_rows)[:10_000]
-    owner, other = graph.neighbours.of(np.sort(nodes))
-    inside = ~graph.last[other]
-    here, there = np.sort(nodes)[owner[inside]], other[inside]
-    if not len(here):
-        return 0.0
+    by_step = data.rewards if rewards is None else rewards[data.state_rows]
+    usual = float(by_step.mean(dtype=np.float64)) / (1 - discount)
+    counted = replace(data, rewards=by_step.astype(np.float64))
     by_node = np.zeros(len(graph))
-    by_node[data.state_rows] = returns
-    distance = np.sqrt(squared_distance(states[here], states[there]))
-    apart = distance > 0
-    return float(np.median(np.abs(by_node[here] - by_node[there])[apart] / distance[apart])) if apart.any() else 0.0
+    by_node[data.state_rows] = counted.discounted_returns(discount, np.where(data.episode_terminated, 0, usual))
+    nodes = np.sort(np.random.default_rng(0).permutation(data.state_rows)[:10_000])
+    owner, there = graph.neighbours.of(nodes)
+    inside = ~graph.last[there]
+    here, there = nodes[owner[inside]], there[inside]
+    distance = np.sqrt(squared_distance(states[here], states[there])).sum()
+    return float(np.abs(by_node[here] - by_node[there]).sum() / distance) if distance > 0 else 0.0
 
 
 def _by_node(data: Trajectories, nodes: int) -> Float[np.ndarray, " nodes"]:
