@@ -1,4 +1,4 @@
-"""Worlds of control and operation: pendulum, mountain car, tank, battery, a cart that may be lost, and hidden things."""
+"""Worlds of control: pendulum, mountain car, tank, battery, a cart that may be lost, and hidden causes."""
 
 from dataclasses import dataclass
 from typing import Literal
