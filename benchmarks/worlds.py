@@ -25,17 +25,18 @@ import tyro
 from rich.table import Table
 from scipy import stats
 
+import trajstitch
+from trajstitch import BC, IQL, Policy, Trajectories, concatenate, train_together
+from trajstitch.cli.output import stdout
+from trajstitch.data import ragged
+from trajstitch.evaluation.processes import evaluators
+from trajstitch.experiments import pages, provenance
+from trajstitch.storage.atomic import replacing
+from trajstitch.storage.markdown import markdown_table
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-import trajstitch  # noqa: E402
-from trajstitch import BC, IQL, Policy, Trajectories, concatenate, train_together  # noqa: E402
-from trajstitch.cli.output import stdout  # noqa: E402
-from trajstitch.data import ragged  # noqa: E402
-from trajstitch.evaluation.processes import evaluators  # noqa: E402
-from trajstitch.experiments import pages, provenance  # noqa: E402
-from trajstitch.storage.atomic import replacing  # noqa: E402
-from trajstitch.storage.markdown import markdown_table  # noqa: E402
 from world import World  # noqa: E402
 from worlds import WORLDS  # noqa: E402
 
@@ -226,7 +227,8 @@ class Summary:
         return found
 
 
-CLAIMS = ("world", "logged", "span", "claimed", "true", "replayed", "too much", "jumps", "accepted", "unchanged")
+RETURNS = ("logged", "span", "claimed", "true", "replayed", "walked")
+CLAIMS = ("world", *RETURNS, "too much", "jumps", "accepted", "unchanged")
 SCORES = ("world", *POLICIES, "optimum")
 
 
@@ -235,7 +237,7 @@ def number(value: float) -> str:
 
 
 def claims_row(one: Summary) -> list[str]:
-    numbers = [number(one.claim(name)) for name in ("logged", "span", "claimed", "true", "replayed")]
+    numbers = [number(one.claim(name)) for name in RETURNS]
     counts = [f"{one.claim('jumps'):.0f}", f"{one.claim('accepted'):.0f} of {one.claim('episodes'):.0f}"]
     too_much = f"**{one.excess:.1%}**" if one.excess > TOLERANCE else f"{one.excess:.1%}"
     return [one.world.name, *numbers, too_much, *counts, f"{len(one.unchanged)} of {len(one.cells)}"]

@@ -93,7 +93,7 @@ _ALL: tuple[World, ...] = (
         reward="end",
         look=Look().add(TIME, unit=1 / 60),
     ),
-    Hidden("hidden-luck", "Rewards are each episode's luck, which can't be seen."),
+    Hidden("hidden-luck", "Rewards are each episode's luck, which can't be seen.", reward_noise=0.1),
     Hidden("hidden-place", "The observation is noise; place and direction of the reward can't be seen.", hides="place"),
     Pendulum("pendulum", "Gymnasium's pendulum by mixed controllers."),
     MountainCar("mountain-car", "Gymnasium's continuous mountain car by mixed controllers."),
