@@ -14,7 +14,8 @@ from plants import Battery, Cart, Hidden, MountainCar, Pendulum, Tank
 from world import World
 
 HUNDRED = Look().add(*range(TIME + 1, TIME + 101))
-STAMPS = Look((X, Y, TIME + 1, TIME + 2), (1e-3, 1e4, 1.0, 1.0))
+WILD = Look((X, Y, TIME + 1), (1e-3, 1e4, 1.0))
+STAMPS = Look().add(TIME + 2)
 GOALS = Look().add(GOAL_X, GOAL_Y)
 SPEEDS = (0.5, 0.75, 1.0)
 LEGS = "some episodes go well from the start to the middle and wait there, others from the middle to the goal"
@@ -107,11 +108,12 @@ _ALL: tuple[World, ...] = (
     Maze("irrelevant-drift", "The two-leg maze with 100 columns that drift slowly.", others="drift", look=HUNDRED),
     Maze(
         "wild-units",
-        "The two-leg maze in units of 1e3 and 1e-4, with a constant of 1e12 and milliseconds.",
+        "The two-leg maze in units of 1e3 and 1e-4, with a constant of 1e12.",
         others="stamps",
-        look=STAMPS,
+        look=WILD,
         cloning_fails=True,
     ),
+    Maze("time-stamps", "The two-leg maze with milliseconds since the log began.", others="stamps", look=STAMPS),
     Maze("one-policy", "An open plane and one noisy policy: starts decide returns.", logged="one policy", wall=False),
     Maze("one-long", "The two-leg maze with one episode of 1,500 steps among short ones.", logged="long and short"),
     Maze("single", "The maze with a single episode of 3,000 steps.", logged="long"),
