@@ -16,7 +16,7 @@ help:
 	@echo "make lint     ruff, pyright, and the contract on imports between rooms"
 	@echo "make bits     whether anything that small jobs write differs from revision REV (the last commit)"
 	@echo "make test-gpu the tests that need an NVIDIA GPU (installs JAX for CUDA into .venv)"
-	@echo "make bench    the benchmarks, with tables on the screen and JSON in benchmarks/results/"
+	@echo "make bench    the benchmarks, with tables on the screen and JSON in benchmarks/results/; worlds.py takes hours, and resumes"
 	@echo "make interop  other libraries read what we write (an environment of its own)"
 	@echo "make peers    d3rlpy's policies beside ours, on the same data (an environment of its own; 15 minutes on 2 cores)"
 	@echo "make clean    remove the environments and everything made by these commands"

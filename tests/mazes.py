@@ -76,7 +76,7 @@ class Maze(World):
         if self.others in ("noise", "drift"):
             others = random.normal(size=(count, 100))
         elif self.others == "stamps":
-            others = np.stack((np.full(count, 1e12), 1e4 * np.arange(count)), 1)
+            others = np.stack((np.full(count, 1e12), 1e4 * random.integers(100, size=count)), 1)
         return np.concatenate((position, goal, speed[:, None], np.zeros((count, 2)), others), 1)
 
     def observe(self, states: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Worlds of control and operation: pendulum, mountain car, tank, battery, a cart that may be lost, and hidden things."""
+"""Worlds of control: pendulum, mountain car, tank, battery, a cart that may be lost, and hidden causes."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -217,7 +217,7 @@ class Hidden(World):
         following[:, 2:4] = random.uniform(-1, 1, (len(states), 2))
         # Where the place is hidden, which way is better is the episode's luck too.
         luck, place = states[:, 4], following[:, :2].sum(1)
-        reward = luck + 0.1 * random.normal(size=len(states)) if self.hides == "luck" else np.sign(luck) * place
+        reward = luck if self.hides == "luck" else np.sign(luck) * place
         return Step(following, reward, np.zeros(len(states), bool))
 
     @property

@@ -14,6 +14,7 @@ from worlds import WORLDS
 
 EACH = pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
 EXACT = [world for world in WORLDS.values() if not world.stochastic and not world.reward_noise]
+KNOWABLE = [world for world in WORLDS.values() if world.knowable]
 
 
 def best_tenth(returns: np.ndarray) -> np.ndarray:
@@ -66,6 +67,48 @@ def test_slippery_walks_are_worth_about_what_was_logged_and_replays_are_not() ->
     assert world.replayed(data).mean() < data.returns.mean()
 
 
+@pytest.mark.parametrize("name", ["slippery", "exogenous"])
+def test_luck_is_nothing_in_all_of_the_data_and_much_in_its_best_tenth(name: str) -> None:
+    world = WORLDS[name]
+    data = world.collect(0)
+    luck = data.returns - world.without_luck(data)
+    span = np.ptp(data.returns)
+    assert abs(luck.mean()) < 0.02 * span
+    assert luck[best_tenth(data.returns)].mean() > 0.02 * span
+
+
+@pytest.mark.parametrize("name", ["two-leg", "pendulum", "mountain-car", "costs"])
+def test_nothing_is_luck_where_nothing_is_random(name: str) -> None:
+    data = WORLDS[name].collect(0)
+    np.testing.assert_allclose(WORLDS[name].without_luck(data), data.returns, rtol=1e-2)
+
+
+def test_jump_that_no_action_makes_is_luck() -> None:
+    """The price of a battery can't be chosen: a walk that turns to a better price claims more than it is worth."""
+    world = WORLDS["exogenous"]
+    data = world.collect(0)
+    rows = np.array(data.observations)
+    rows[data.first_rows + 30, 1] = 1.8
+    moved = replace(data, observations=rows)
+    assert (world.walked(moved) - world.without_luck(moved)).mean() > (data.returns - world.without_luck(data)).mean()
+
+
+@pytest.mark.parametrize("name", ["payload", "payload-tiny-unit", "set-point", "set-point-tiny-unit", "play-any-goal"])
+def test_context_is_constant_within_an_episode_and_differs_between_them(name: str) -> None:
+    data = WORLDS[name].collect(0)
+    context = data.observations[:, -1]
+    first = np.repeat(context[data.first_rows], data.lengths + 1)
+    np.testing.assert_array_equal(context, first)
+    assert len(np.unique(first)) > 2
+
+
+@pytest.mark.parametrize("name", ["delayed", "delayed-with-clock"])
+def test_delayed_reward_is_paid_at_the_last_step_alone(name: str) -> None:
+    data = WORLDS[name].collect(0)
+    assert (data.rewards[~data.last_of_episode] == 0).all()
+    assert (data.rewards[data.last_of_episode] != 0).all()
+
+
 def test_hidden_luck_is_worth_nothing() -> None:
     world = WORLDS["hidden-luck"]
     data = world.collect(0)
@@ -81,11 +124,9 @@ def test_goal_that_pays_once_pays_once() -> None:
     assert world.played_by_expert().returns.max() == 1
 
 
-@EACH
+@pytest.mark.parametrize("world", KNOWABLE, ids=lambda world: world.name)
 def test_optimum_is_above_the_data(world: World) -> None:
     """From the same starts, the good controller does better than the best tenth, or is as good as can be."""
-    if not world.knowable:
-        pytest.skip("no controller is better than another")
     data = world.collect(0)
     expert = world.expert_from(data)
     if world.stochastic:  # the best tenth had luck

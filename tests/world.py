@@ -17,6 +17,8 @@ from trajstitch.data.trajectories import Metadata, Trajectories, concatenate
 
 REPLAYS = 20
 """Draws over which a random world's returns are averaged."""
+LUCK_DRAWS = 10
+"""Draws of a step, and of what follows it, to tell luck from what was to be expected."""
 
 Act = Callable[[np.ndarray], np.ndarray]
 """A policy: observations to actions."""
@@ -187,8 +189,9 @@ class World(ABC):
     # The truth about data
 
     def true_returns(self, data: Trajectories) -> np.ndarray:
-        """Return what the episodes are worth, by `replayed` or, where that says too little, by `walked`."""
-        return self.walked(data) if self.unstable else self.replayed(data)
+        """Return what the episodes are worth: by `replayed`, or by `without_luck` where feedback is needed."""
+        feedback = self.knowable and (self.stochastic or self.unstable)
+        return self.without_luck(data) if feedback else self.replayed(data)
 
     def replayed(self, data: Trajectories) -> np.ndarray:
         """Return each episode's noise-free return if its actions are replayed from its first state.
@@ -227,6 +230,30 @@ class World(ABC):
             going = going * (1 - np.mean([one.terminated for one in several], axis=0))
             hidden = several[0].states
         return total
+
+    def without_luck(self, data: Trajectories) -> np.ndarray:
+        """Return each episode's expected rewards, less what luck in its transitions is worth to the good controller.
+
+        Luck is how much better the state that a step led to is than those that its state and action truly lead to. In
+        the mean over honestly logged data it is 0. A walk of lucky steps, or of jumps that no action makes, is worth
+        less than it claims. This is for worlds whose whole state can be seen.
+        """
+        draws = range(LUCK_DRAWS if self.stochastic else 1)
+        random = np.random.default_rng(0)
+        step, hidden = data.state_rows, self.start(random, data.steps)
+        states, following = (self.recover(data.observations[rows], hidden) for rows in (step, step + 1))
+        several = [self.step(states, data.actions.astype(np.float64), random) for _ in draws]
+        lasting = np.where(data.episode_terminated, np.maximum(self.horizon, data.lengths), data.lengths)
+        left = np.repeat(lasting, data.lengths) - ragged.positions(data.lengths) - 1
+
+        def value(states: np.ndarray, ended: np.ndarray, draw: int) -> np.ndarray:
+            """Return what follows; of two states, by the same chances."""
+            chances = np.random.default_rng((1, draw))
+            return self._rolled(states, self.expert, chances, np.where(ended, 0, left)).returns
+
+        expected = [one.rewards + value(one.states, one.terminated, draw) for draw, one in enumerate(several)]
+        luck = [value(following, data.terminated, draw) for draw in draws]
+        return ragged.sums(np.mean(expected, axis=0) - np.mean(luck, axis=0), data.lengths)
 
 
 def _padded(data: Trajectories) -> tuple[np.ndarray, np.ndarray]:
