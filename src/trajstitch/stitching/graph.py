@@ -9,8 +9,8 @@ from other episodes than u's. The models never change between passes, so an edge
 that pass every jump test (see `jump_tests`) are kept.
 """
 
-from copy import copy
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -116,7 +116,7 @@ class EdgeScorer:
     def knowing(self, neighbours: Neighbours, logged: Scores) -> "EdgeScorer":
         """Return a scorer that also knows how logged steps went: their scores by node, and each node's neighbours."""
         scorer = copy(self)
-        scorer.nearby = Nearby(neighbours, self.actions, logged) if logged else None
+        scorer.nearby = Nearby.of(neighbours, logged)
         return scorer
 
     def candidates(self, source: Nodes, target: Nodes) -> Candidates:

@@ -36,8 +36,6 @@ BLOCK = 16_384
 """Source states whose predictions are held at once."""
 PAIRS = 65_536
 """Pairs whose likelihood is computed at once."""
-ALIKE = 3
-"""Logged steps nearby, with the most similar actions, that tell how well a jump can be predicted."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Candidates:
     action: Float[np.ndarray, "pairs action"] | None = None
     """Each jump's most plausible action (latent 0), once a test has asked for it."""
     nearby: "Nearby | None" = None
-    """How logged steps went in neighbouring states, if that is known."""
+    """How logged steps went at and near each node, if that is known."""
 
     def __len__(self) -> int:
         return len(self.source)
@@ -80,30 +78,24 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Nearby:
-    """Logged steps by the node they leave: their neighbours, their actions and how they were scored."""
+    """How logged steps went at and near each node."""
 
-    neighbours: Neighbours
-    actions: Float[np.ndarray, "nodes action"]
-    scores: Scores
+    error: Float[np.ndarray, " nodes"]
+    """The largest error of the forward ensemble."""
+    usual: float
+    """Its median over the length of the step logged there."""
 
-    def typical(
-        self, name: str, source: Nodes, action: Float[np.ndarray, "pairs action"]
-    ) -> Float[np.ndarray, " pairs"]:
-        """Return the median score of the logged steps near each source whose actions are most like the given ones."""
-        scores = np.nan_to_num(self.scores[name])
-        found = np.zeros(len(source), np.float32)
-        for start in range(0, len(source), PAIRS):
-            some = slice(start, start + PAIRS)
-            count = np.diff(self.neighbours.offsets)[source[some]]
-            near = np.full((len(count), count.max(initial=0)), -1, np.int64)
-            owner, index = self.neighbours.of(source[some])
-            near[owner, ragged.positions(count)] = index
-            apart = np.square(self.actions[near] - action[some, None]).sum(-1)
-            apart[(near < 0) | np.isnan(self.scores[name])[near]] = np.inf
-            alike = np.argsort(apart, axis=1, kind="stable")[:, :ALIKE]
-            values = np.where(np.take_along_axis(apart, alike, 1) < np.inf, scores[np.take_along_axis(near, alike, 1)], 0)
-            found[some] = np.median(values, axis=1) if values.shape[1] else 0
-        return found
+    @classmethod
+    def of(cls, neighbours: Neighbours, logged: Scores) -> "Nearby | None":
+        """Return what scores of logged steps by node tell; None if they hold no errors."""
+        if "error" not in logged:
+            return None
+        own = np.nan_to_num(logged["error"])
+        error = own.copy()
+        np.maximum.at(error, ragged.owners(np.diff(neighbours.offsets)), own[neighbours.index])
+        known = logged["length"] > 0
+        usual = float(np.median(error[known] / logged["length"][known])) if known.any() else 0.0
+        return cls(error, usual)
 
 
 @runtime_checkable
@@ -176,9 +168,9 @@ def likelihood_margin(scores: Scores, replaced: Scores, count: int) -> Float[np.
 class Consistency:
     """The jump's action must lead to its target: an ensemble f(s, a) predicts by how much it misses.
 
-    Scores: `consistency`, the worst member's error over the jump's length, beyond what is usual on logged steps;
-    `error`, that error in standardised states; `lowest_reward`, the lowest reward that a member predicts. Logged steps
-    are scored by their `error`.
+    Scores: `consistency`, the worst member's error over the jump's length, beyond what is usual on logged steps, or
+    that of the logged steps nearby, if it is larger; `error`, that error in standardised states; `lowest_reward`, the lowest reward that a member predicts. Logged steps
+    are scored by `error` and `length`.
     """
 
     forward: ForwardDynamics = field(default_factory=ForwardDynamics)
@@ -207,11 +199,12 @@ class Consistency:
             candidates.action,
         )
         error, length, reward = found
+        beyond = _beyond(error, length, float(model.usual))
         if candidates.nearby is not None:
-            # Where similar steps did not go as predicted, such as at a wall, a jump would not either.
-            error = np.maximum(error, candidates.nearby.typical("error", candidates.source, candidates.action))
-        beyond = np.square(error / np.maximum(length, 1e-6)) - np.square(np.asarray(model.usual))
-        scores = {"consistency": np.sqrt(np.maximum(beyond, 0)), "error": error, "lowest_reward": reward}
+            # Where logged steps did not go as predicted, such as at a wall, a jump may not either.
+            nearby = candidates.nearby
+            beyond = np.maximum(beyond, _beyond(nearby.error[candidates.source], length, nearby.usual))
+        scores = {"consistency": np.sqrt(beyond), "error": error, "lowest_reward": reward}
         return replace(candidates, scores={**candidates.scores, **scores})
 
     def score_logged(self, model: ForwardEnsemble, steps: Candidates) -> Scores:
@@ -219,7 +212,7 @@ class Consistency:
         found = in_batches(
             lambda *step: _score_steps(model, steps.states, *step), steps.source, steps.target, steps.action
         )
-        return {"error": found[0]}
+        return {"error": found[0], "length": found[1]}
 
     def passes(self, scores: Scores, replaced: Scores) -> Bool[np.ndarray, " pairs"]:
         found = scores["consistency"]
@@ -248,6 +241,13 @@ def _log_likelihoods(model: Gaussian, pairs: Candidates) -> tuple[np.ndarray, np
             rows=PAIRS,
         )
     return low, mean
+
+
+def _beyond(
+    error: Float[np.ndarray, " pairs"], length: Float[np.ndarray, " pairs"], usual: float
+) -> Float[np.ndarray, " pairs"]:
+    """Return the square of errors over lengths, beyond what is usual."""
+    return np.maximum(np.square(error / np.maximum(length, 1e-6)) - usual**2, 0)
 
 
 @eqx.filter_jit
