@@ -51,11 +51,9 @@ class StitchConfig:
             raise InputError("stitching needs at least one jump test in `tests`")
         if self.plan is not None and not self.rules.value_test:
             raise InputError(
-                "`rules.value_test=False` goes with greedy passes, as in the preset 'paper': a plan follows values, "
-                "and without the test any change would be accepted"
+                "`rules.value_test=False` goes with greedy passes, as in the preset 'paper': it adds varied trajectories, "
+                "and a plan makes better ones"
             )
-        if not self.rules.value_test and not any(isinstance(test, Likelihood) for test in self.tests.values()):
-            raise InputError("`rules.value_test=False` jumps to the likeliest state: add the test 'likelihood'")
 
     def __hash__(self) -> int:
         return hash((tuple(self.tests.items()), *(getattr(self, item.name) for item in fields(self)[1:])))
@@ -74,8 +72,6 @@ class StitchConfig:
                 "seeds that share their models differ in V and in sampled latents, and this config uses neither: every "
                 "seed would give the same data; stitch with one `seed`, or several times"
             )
-        if len(seeds) > 1 and not self.rules.value_test and not self.sample_latents:
-            raise InputError("without `rules.value_test` and `sample_latents`, every seed would give the same data")
 
 
 PRESETS: dict[str, StitchConfig] = {
