@@ -1,8 +1,8 @@
 """Make data more varied: add likely trajectories that differ from the logged ones. No value function is needed.
 
 The paper suggests TS "without the value function to increase the heterogeneity of the data", for "a larger, more
-heterogeneous data set". Always jumping to the likeliest state does the opposite: walks that meet go on as one, and share
-a few stretches. So here
+heterogeneous data set". Always jumping to the likeliest state does the opposite: walks that meet go on as one, and
+share a few stretches. So here
 
 *Walk.* Every logged trajectory is walked from its first state. At each state the walk takes the logged step or one of
 the jumps that pass the jump tests, each with the same chance. The draw depends on the pass, the trajectory and the
@@ -13,6 +13,7 @@ in the same order. So no state or action is lost, and each pass adds at most as 
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import jax
 import numpy as np
@@ -91,4 +92,4 @@ def _visits(paths: Paths) -> list[bytes]:
     """Return the nodes that each trajectory visits, as bytes that can be compared."""
     rows = paths.offsets + np.arange(len(paths.offsets))
     nodes = paths.node.astype(np.int32, copy=False)
-    return [nodes[start:stop].tobytes() for start, stop in zip(rows[:-1], rows[1:], strict=True)]
+    return [nodes[start:stop].tobytes() for start, stop in pairwise(rows)]
