@@ -167,6 +167,19 @@ def test_a_choice_of_episodes_is_called_one(data, draws):
     assert str(describe_stitching(union[range(5)])).startswith("5 chosen from: the 40 original episodes and")
 
 
+@pytest.mark.parametrize("keep_original", [True, False])
+@pytest.mark.parametrize("stitchings", [1, 2])
+def test_a_set_without_metadata_is_recognised_by_its_provenance(tmp_path, data, draws, keep_original, stitchings):
+    made = assemble(data, draws[:stitchings], keep_original=keep_original)
+    trajstitch.save(made, f"table:{tmp_path}/made.csv")
+    found = trajstitch.load(f"table:{tmp_path}/made.csv")
+    assert found.metadata.extra == {}
+    expected = str(describe_stitching(made))
+    assert describe_stitching(found) == (expected.removesuffix(" by 2 stitchings") if keep_original else expected)
+    assert describe_stitching(found[[1, 0, 5]]) is None
+    assert describe_stitching(data) is None
+
+
 # The command line
 
 

@@ -2,6 +2,9 @@
 
 from dataclasses import asdict, dataclass, fields, replace
 
+import numpy as np
+
+from trajstitch.data import ragged
 from trajstitch.data.trajectories import Metadata, Trajectories
 
 KEY = "trajstitch"
@@ -47,8 +50,25 @@ class StitchRecord:
 
 def describe_stitching(data: Trajectories) -> str | None:
     """Return in words what a stitched set consists of; None if nothing about it is recorded."""
-    record = StitchRecord.of(data.metadata)
+    record = StitchRecord.of(data.metadata) or _recognised(data)
     if record is None:
         return None
     chosen = f"{len(data):,} chosen from: " if len(data) != record.episodes else ""
     return f"{chosen}{record}"
+
+
+def _recognised(data: Trajectories) -> StitchRecord | None:
+    """Return the record of a whole set by its provenance alone, which is all that a CSV file keeps.
+
+    An episode that stitching changed starts in the same state as the original one.
+    """
+    origin = data.provenance
+    if origin is None or not data.lengths.all():
+        return None
+    start, changed = origin.source_episode[data.offsets[:-1]], ragged.sums(origin.stitched, data.lengths) > 0
+    count = int(start.max()) + 1
+    if np.array_equal(start[:count], np.arange(count)) and np.array_equal(changed, np.arange(len(data)) >= count):
+        return StitchRecord(True, 1, count, len(data), len(data) - count)
+    if len(data) % count == 0 and np.array_equal(start, np.arange(len(data)) % count):
+        return StitchRecord(False, len(data) // count, count, len(data), int(changed.sum()))
+    return None
