@@ -54,7 +54,8 @@ class Command(ColumnFlags):
     target: Annotated[Positional[str], arg(metavar="DST")]
     """Where the better data set goes, as a URI; {seed} in it stands for the seed's number."""
     preset: Preset = "default"
-    """Settings to start from. default: the best we know. quick: minutes on a laptop. paper: the paper's method."""
+    """Settings to start from. default: the best we know. quick: minutes on a laptop. paper: the paper's method and
+    hyper-parameters, but for what docs/method.md lists; slow."""
     seed: int = 0
     """Seed of the models, the value function and the latents."""
     seeds: int = 1

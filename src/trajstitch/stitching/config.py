@@ -92,8 +92,8 @@ class StitchConfig:
 
 PRESETS: dict[str, StitchConfig] = {
     "paper": StitchConfig(
-        reward=GenerativeReward(),
-        neighbours=NeighbourSearch(k=32, radius="authors", standardise=False),
+        reward=GenerativeReward(steps=500_000),  # 100,000 of the generator, as the authors have
+        neighbours=NeighbourSearch(k=None, radius="authors", standardise=False),
         sample_latents=True,
     ),
     "default": StitchConfig(
@@ -120,7 +120,7 @@ PRESETS: dict[str, StitchConfig] = {
         min_predictability=0.5,
     ),
 }
-"""paper: the paper's method and hyper-parameters. default: the best we know. quick: minutes on a laptop."""
+"""paper: the paper's method; docs/method.md says what differs. default: the best we know. quick: minutes on a CPU."""
 
 
 def preset(name: str) -> StitchConfig:
