@@ -12,6 +12,7 @@ from trajstitch.errors import InputError
 from trajstitch.stitching import improve
 from trajstitch.stitching.acceptance import Rules
 from trajstitch.stitching.pipeline import stitch
+from trajstitch.storage.runs import Run
 
 DIVERSE = replace(GREEDY, rules=Rules(value_test=False), passes=2)
 
@@ -95,3 +96,21 @@ def test_diversifying_needs_no_likelihood_but_no_plan(data, result):
     assert len(stitch(data, consistent)) > len(data)
     with pytest.raises(InputError, match="goes with greedy passes"):
         replace(SMALL, rules=Rules(value_test=False))
+
+
+def test_job_that_stopped_between_passes_resumes_to_the_same_bits(data, result, tmp_path, monkeypatch):
+    add_walks, made = improve.add_walks, []
+
+    def stopping(*given):
+        if len(made) == 1:
+            raise KeyboardInterrupt
+        made.append(1)
+        return add_walks(*given)
+
+    run = Run.start(tmp_path / "run", "stitch", {})
+    monkeypatch.setattr(improve, "add_walks", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        stitch(data, DIVERSE, run=run)
+    made.clear()
+    assert stitch(data, DIVERSE, run=Run.open(tmp_path / "run")).equals(result)
+    assert made == [1], "the first pass was made again"
