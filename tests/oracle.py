@@ -55,7 +55,6 @@ class Oracle:
     margin: float | None
     most_consistency: float | None
     threshold: float
-    value_test: bool
     max_jumps: int | None
     horizon: int
 
@@ -93,7 +92,8 @@ class Oracle:
                     found.add(node)
         return sorted(node for node in found if self.episode[node] != self.episode[step.source] and node != step.target)
 
-    def decision(self, paths: list[Path], step: Step, values: np.ndarray) -> int | None:
+    def allowed(self, paths: list[Path], step: Step) -> list[int]:
+        """The candidates that pass the jump tests."""
         allowed = []
         for node in self.candidates(paths, step):
             if self.margin is not None and not (
@@ -103,10 +103,12 @@ class Oracle:
             if self.most_consistency is not None and not (self.consistency[step.source, node] <= self.most_consistency):
                 continue
             allowed.append(node)
+        return allowed
+
+    def decision(self, paths: list[Path], step: Step, values: np.ndarray) -> int | None:
+        allowed = self.allowed(paths, step)
         if not allowed:
             return None
-        if not self.value_test:
-            return max(allowed, key=lambda node: (self.low[step.source, node], -node))
         best = max(allowed, key=lambda node: (values[node], -node))
         return best if values[best] > values[step.target] else None
 
@@ -121,7 +123,15 @@ class Oracle:
         going_on = [visit for visit in visits if visit[1] < len(paths[visit[0]].steps)]
         return (going_on or visits)[0]
 
-    def walk(self, paths: list[Path], number: int, values: np.ndarray, synthesise: Callable[[int, int], tuple]) -> Path:
+    def walk(
+        self,
+        paths: list[Path],
+        number: int,
+        decision: Callable[[Step], int | None],
+        gain: Callable[[int, int], float],
+        synthesise: Callable[[int, int], tuple],
+    ) -> Path:
+        """Follow the decisions; `gain` is what a jump to the first node gains over a step to the second."""
         old = paths[number]
         new = Path(old.start, [], old.terminated, old.truncated)
         current, position = number, 0
@@ -131,7 +141,7 @@ class Oracle:
                 new.terminated, new.truncated = False, True
                 return new
             step = paths[current].steps[position]
-            better = self.decision(paths, step, values)
+            better = decision(step)
             if better is not None and better not in met:
                 action, reward = synthesise(step.source, better)
                 new.steps.append(
@@ -143,7 +153,7 @@ class Oracle:
                         self.mean[step.source, better],
                         stitched=True,
                         margin=self.low[step.source, better] - step.log_likelihood,
-                        value_gain=values[better] - values[step.target],
+                        value_gain=gain(better, step.target),
                     )
                 )
                 met.add(better)
@@ -168,15 +178,42 @@ class Oracle:
         values = np.array([np.float32(0) if self.terminal(node) else values[node] for node in range(len(values))])
         result, accepted = [], 0
         for number, old in enumerate(paths):
-            new = self.walk(paths, number, values, synthesise)
+            new = self.walk(
+                paths,
+                number,
+                lambda step: self.decision(paths, step, values),
+                lambda better, target: values[better] - values[target],
+                synthesise,
+            )
             kept = {id(step) for path in paths for step in path.steps}
             changes = sum(id(step) not in kept for step in new.steps)
             total = new.total
             if not new.terminated and len(new.steps) < len(old.steps):
                 total += (len(old.steps) - len(new.steps)) * min(total / max(len(new.steps), 1), 0)
-            accept = total > old.total + self.threshold * abs(old.total) if self.value_test else changes > 0
+            accept = total > old.total + self.threshold * abs(old.total)
             if self.max_jumps is not None and changes > self.max_jumps:
                 accept = False
             result.append(new if accept else old)
             accepted += accept
         return result, accepted
+
+    def diversified(
+        self, paths: list[Path], draw: Callable[[int, int], float], synthesise: Callable[[int, int], tuple]
+    ) -> list[Path]:
+        """The trajectories, and then a walk of each logged one that differs from all of them.
+
+        `draw` gives a number in [0, 1) for a walk (by its trajectory) that stands on a node.
+        """
+        logged, result = self.first_data(), list(paths)
+        for number in range(len(logged)):
+
+            def drawn(step: Step, number: int = number) -> int | None:
+                choices = [*self.allowed(logged, step), None]
+                return choices[int(draw(number, step.source) * len(choices))]
+
+            new = self.walk(logged, number, drawn, lambda *_: np.nan, synthesise)
+            changes = sum(step.stitched for step in new.steps)
+            fits = self.max_jumps is None or changes <= self.max_jumps
+            if changes and fits and all(new.nodes != path.nodes for path in paths):
+                result.append(new)
+        return result

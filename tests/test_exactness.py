@@ -1,6 +1,7 @@
 """The fast engine returns what a direct reading of Algorithm 1 does: every step, flag and acceptance."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jaxtyping import PRNGKeyArray
 
 from oracle import Oracle, Path
 from random_data import graph_of, models, random_data, scorer
@@ -15,7 +17,8 @@ from trajstitch.data.trajectories import Provenance, Trajectories
 from trajstitch.learning.networks import normaliser_of
 from trajstitch.stitching import greedy as passes
 from trajstitch.stitching.acceptance import Rules, propose
-from trajstitch.stitching.graph import StitchGraph, build_graph
+from trajstitch.stitching.diversify import SampleJumps, add_walks
+from trajstitch.stitching.graph import EdgeScorer, StitchGraph, build_graph
 from trajstitch.stitching.greedy import one_pass
 from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.paths import Paths
@@ -72,12 +75,34 @@ def assert_same(found: Trajectories, expected: list[Path], data: Trajectories) -
         )
 
 
-@given(st.data())
-@settings(max_examples=30, deadline=None)
-def test_several_passes_equal_algorithm_1_step_by_step(draw):
-    random = np.random.default_rng(draw.draw(st.integers(0, 2**32 - 1)))
-    data = random_data(random, coarse=draw.draw(st.booleans()))
-    near = draw.draw(
+@dataclass
+class Case:
+    """A random data set, its rules and models, and the two ways to stitch it."""
+
+    random: np.random.Generator
+    data: Trajectories
+    rules: Rules
+    scorer: EdgeScorer
+    graph: StitchGraph
+    oracle: Oracle
+    latents: PRNGKeyArray | None
+
+    def synthesise(self, latents: PRNGKeyArray | None) -> Callable[[int, int], tuple]:
+        """Return the oracle's source of actions and rewards."""
+        nodes = len(self.data.observations)
+        source, target = (part.ravel().astype(np.int32) for part in np.indices((nodes, nodes)))
+        action, reward = self.scorer.synthesise(source, target, latents)
+        return lambda u, w: (action[u * nodes + w], reward[u * nodes + w])
+
+    def latents_of(self, number: int) -> PRNGKeyArray | None:
+        return None if self.latents is None else jax.random.fold_in(self.latents, number)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    data = random_data(random, coarse=draw(st.booleans()))
+    near = draw(
         st.sampled_from(
             (
                 NeighbourSearch(k=4),
@@ -88,17 +113,13 @@ def test_several_passes_equal_algorithm_1_step_by_step(draw):
         )
     )
     low, mean, consistency = tables(data)
-    limits = draw.draw(st.sampled_from(((0.0, None), (3.0, None), (None, None), (3.0, float(np.median(consistency))))))
+    limits = draw(st.sampled_from(((0.0, None), (3.0, None), (None, None), (3.0, float(np.median(consistency))))))
     rules = Rules(
-        threshold=draw.draw(st.sampled_from((0.1, 0.0, -5.0))),
-        value_test=draw.draw(st.sampled_from((True, True, True, False))),
-        max_jumps=draw.draw(st.sampled_from((None, None, 2))),
-        horizon=draw.draw(st.sampled_from((None, None, 5, 30))),
+        threshold=draw(st.sampled_from((0.1, 0.0, -5.0))),
+        max_jumps=draw(st.sampled_from((None, None, 2))),
+        horizon=draw(st.sampled_from((None, None, 5, 30))),
     )
-    key = jax.random.key(1) if draw.draw(st.booleans()) else None
-
     made = scorer(data, *limits)
-    stitch_graph = build_graph(data, made, near)
     oracle = Oracle(
         data,
         nearest(data, near),
@@ -108,30 +129,45 @@ def test_several_passes_equal_algorithm_1_step_by_step(draw):
         limits[0],
         limits[1],
         rules.threshold,
-        rules.value_test,
         rules.max_jumps,
         rules.horizon or int(data.lengths.max()),
     )
-    fast, slow = Paths.of(data), oracle.first_data()
+    key = jax.random.key(1) if draw(st.booleans()) else None
+    return Case(random, data, rules, made, build_graph(data, made, near), oracle, key)
+
+
+@given(cases())
+@settings(max_examples=30, deadline=None)
+def test_several_passes_equal_algorithm_1_step_by_step(case: Case):
+    fast, slow = Paths.of(case.data), case.oracle.first_data()
     for number in range(4):
-        values = np.round(random.normal(size=len(data.observations)), 1).astype(np.float32)
-        own = None if key is None else jax.random.fold_in(key, number)
-        source, target = (part.ravel().astype(np.int32) for part in np.indices(low.shape))
-        action, reward = made.synthesise(source, target, own)
-        nodes = len(low)
-        fast, summary = one_pass(fast, stitch_graph, made, values.__getitem__, rules, own)
-        slow, accepted = oracle.one_pass(
-            slow,
-            values,
-            lambda u, w: (action[u * nodes + w], reward[u * nodes + w]),  # noqa: B023
-        )
+        values = np.round(case.random.normal(size=len(case.data.observations)), 1).astype(np.float32)
+        latents = case.latents_of(number)
+        fast, summary = one_pass(fast, case.graph, case.scorer, values.__getitem__, case.rules, latents)
+        slow, accepted = case.oracle.one_pass(slow, values, case.synthesise(latents))
         assert summary.accepted == accepted
-        assert_same(fast.trajectories(), slow, data)
+        assert_same(fast.trajectories(), slow, case.data)
+
+
+@given(cases())
+@settings(max_examples=30, deadline=None)
+def test_diversifying_equals_its_rule_step_by_step(case: Case):
+    fast, slow = Paths.of(case.data), case.oracle.first_data()
+    rules = replace(case.rules, value_test=False)
+    for number in range(3):
+        key, latents = jax.random.fold_in(jax.random.key(2), number), case.latents_of(number)
+        jumps, before = SampleJumps.of(case.graph, key), len(slow)
+        fast, summary = add_walks(fast, case.graph, case.scorer, rules, key, latents)
+        slow = case.oracle.diversified(
+            slow, lambda *at, jumps=jumps: jumps.draw(*(np.array([part]) for part in at))[0], case.synthesise(latents)
+        )
+        assert summary.accepted == len(slow) - before
+        assert_same(fast.trajectories(), slow, case.data)
 
 
 def test_the_random_cases_do_stitch():
-    """The property above would hold of an engine and an oracle that both do nothing."""
-    jumps = again = 0
+    """The properties above would hold of an engine and an oracle that both do nothing."""
+    jumps = again = added = 0
     for seed in range(10):
         random = np.random.default_rng(seed)
         data = random_data(random, coarse=False)
@@ -144,6 +180,10 @@ def test_the_random_cases_do_stitch():
             paths, summary = one_pass(paths, stitch_graph, made, values.__getitem__, Rules(threshold=-5.0))
             jumps += summary.jumps
             again += summary.jumps if number and len(before.jumps) else 0
+        added += add_walks(Paths.of(data), stitch_graph, made, Rules(value_test=False), jax.random.key(seed))[
+            1
+        ].accepted
+    assert added > 30
     assert jumps > 100
     assert again > 50
 
@@ -164,12 +204,11 @@ def graph() -> tuple[Trajectories, StitchGraph]:
     return data, graph_of(data, NeighbourSearch(k=4), 3.0)
 
 
-@pytest.mark.parametrize("value_test", [True, False])
-def test_a_pass_does_not_depend_on_how_many_edges_are_looked_at_together(monkeypatch, value_test):
+def test_a_pass_does_not_depend_on_how_many_edges_are_looked_at_together(monkeypatch):
     data = random_data(np.random.default_rng(6), coarse=True)
     stitch_graph, made = graph_of(data, NeighbourSearch(k=4), 3.0), scorer(data, 3.0)
     values = np.random.default_rng(6).integers(0, 3, len(data.observations)).astype(np.float32)  # many ties
-    rules = Rules(threshold=-5.0, value_test=value_test)
+    rules = Rules(threshold=-5.0)
 
     def two_passes() -> Paths:
         paths = Paths.of(data)
@@ -233,7 +272,7 @@ def test_walk_that_is_only_cut_off_sooner_is_not_better(reward: float, terminate
     data = replace(data, rewards=np.full(data.steps, reward, np.float32))
     paths = Paths.of(data)
     made, graph = scorer(data), graph_of(data, NeighbourSearch(k=4))
-    decisions = passes.decide(paths, graph, made, lambda states: np.zeros(len(states), np.float32), Rules())
+    decisions = passes.decide(paths, graph, made, lambda states: np.zeros(len(states), np.float32))
     first = paths.offsets[:-1] + np.arange(len(data))
     walks = Walks(
         node=np.concatenate([paths.node[at : at + 4] for at in first]),

@@ -11,7 +11,7 @@ from trajstitch.errors import InputError
 from trajstitch.models.dynamics import Dynamics
 from trajstitch.models.forward import ForwardDynamics
 from trajstitch.models.inverse import InverseDynamics
-from trajstitch.models.reward import RegressionReward
+from trajstitch.models.reward import GenerativeReward, RegressionReward
 from trajstitch.models.value import TwinValue
 from trajstitch.stitching.acceptance import Rules
 from trajstitch.stitching.config import PRESETS, StitchConfig, preset
@@ -102,8 +102,12 @@ def test_noise_comes_back_as_it_was(data, caplog):
 def test_presets_are_what_they_say():
     hopper = replace(collect(episodes=2).metadata, name="hopper-medium-v2")
     paper = preset("paper").for_data(hopper)
-    assert paper.neighbours == NeighbourSearch(k=32, radius=0.1, standardise=False)
+    assert paper.neighbours == NeighbourSearch(k=None, radius=0.1, standardise=False)
     assert paper.tests == {"likelihood": Likelihood(margin=0.0)}
+    assert isinstance(paper.reward, GenerativeReward)
+    assert paper.reward.steps // paper.reward.critic_steps == 100_000
+    assert paper.passes == 5
+    assert (paper.plan, paper.sample_latents, paper.min_predictability) == (None, True, 0)
     assert preset("paper").for_data(collect(episodes=2).metadata).neighbours == NeighbourSearch()
     assert PRESETS["default"].plan is not None
     with pytest.raises(InputError, match="the presets are paper, default, quick"):

@@ -82,6 +82,8 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
             f"(0 = {number(low)}, 100 = {number(high)})"
         )
         facts.insert(1, ("Score", score))
+    if report["stitching"]:
+        facts.append(("Consists of", report["stitching"]))
     stitched = report["provenance"]
     if stitched:
         text = (

@@ -13,7 +13,7 @@ from trajstitch.cli.output import print_json, stdout
 from trajstitch.errors import InputError
 from trajstitch.evaluation.simulator_check import report
 from trajstitch.stitching.graph import StitchGraph
-from trajstitch.stitching.pipeline import place
+from trajstitch.stitching.layout import place
 from trajstitch.storage.runs import Run
 
 
@@ -30,7 +30,7 @@ class Command:
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """The folder of a `trajstitch stitch` run."""
     seed: int | None = None
-    """Which seed of a run of several; the first if not given."""
+    """Which seed of a run of several seeds or stitchings; the first if not given."""
     steps: int = 20_000
     """Number of jumps, and of edges of the graph, to check at most. Larger is slower and more precise."""
     json: bool = False
@@ -38,15 +38,16 @@ class Command:
 
     def execute(self) -> None:
         run = Run.open(self.run, "stitch")
-        where = place(run, self.seed)
-        if not run.has(f"{where}passes"):
-            reason = run.read_json(f"{where}summary")["unchanged_because"] if run.has(f"{where}summary") else None
+        shared, own = place(run, self.seed)
+        if not run.has(f"{own}passes"):
+            summary = "summary" if shared else f"{own}summary"  # stitchings have one in common
+            reason = run.read_json(summary)["unchanged_because"] if run.has(summary) else None
             why = f"the data was left unchanged: {reason}" if reason else "not finished: continue it with `resume=True`"
             raise InputError(f"{self.run}: {why}")
         data = reload_source(run)
-        stitched = formats.load(f"npz:{run.path(f'{where}result.npz')}")
-        facts = report(data, stitched, StitchGraph.load(run.path("graph.safetensors")), self.steps)
-        run.write_json(f"{where}simulator-check", facts)
+        stitched = formats.load(f"npz:{run.path(f'{own}result.npz')}")
+        facts = report(data, stitched, StitchGraph.load(run.path(f"{shared}graph.safetensors")), self.steps)
+        run.write_json(f"{own}simulator-check", facts)
         if self.json:
             print_json(facts)
         else:

@@ -19,12 +19,14 @@ from trajstitch.cli.columns import ColumnFlags
 from trajstitch.cli.flags import as_flags
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.data.environments import normalised, reference
+from trajstitch.data.stitch_record import StitchRecord, describe_stitching
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
 from trajstitch.learning.bounds import check_bounds
 from trajstitch.progress import logger
 from trajstitch.stitching.config import PRESETS, Preset, StitchConfig, preset
-from trajstitch.stitching.pipeline import Stitched, StitchJob, place, stitch_together
+from trajstitch.stitching.layout import place
+from trajstitch.stitching.pipeline import Stitched, StitchJob, stitch_together
 from trajstitch.storage.runs import Run
 
 BINS = 48
@@ -34,11 +36,17 @@ BINS = 48
 class Command(ColumnFlags):
     """Rebuild each trajectory by jumping, where it pays, to observed states of others; save the better data set.
 
-    Example: trajstitch stitch hopper/medium-replay minari:my/hopper-stitched-v0 --preset quick
+    To begin with, SRC and DST are enough. Then choose: --preset quick for a first look; --keep-original if IQL, TD3+BC
+    or another learner of Q is to be trained on the result (without it, the result is for cloning); --stitchings 3 to
+    depend less on chance; --resume to continue after an interruption.
 
-    Several seeds: trajstitch stitch npz:log.npz npz:better-{seed}.npz --preset paper --seeds 3
+    For cloning: trajstitch stitch hopper/medium-replay minari:my/hopper-stitched-v0 --preset quick
 
-    Every setting of the preset is a flag; `trajstitch stitch --preset paper --help` shows the paper's.
+    For a learner of Q: trajstitch stitch npz:log.npz npz:more.npz --keep-original
+
+    Several data sets: trajstitch stitch npz:log.npz npz:better-{seed}.npz --preset paper --seeds 3
+
+    All other flags are settings of the preset; `trajstitch stitch --preset paper --help` shows the paper's.
     """
 
     source: Annotated[Positional[str], arg(metavar="SRC")]
@@ -46,12 +54,14 @@ class Command(ColumnFlags):
     target: Annotated[Positional[str], arg(metavar="DST")]
     """Where the better data set goes, as a URI; {seed} in it stands for the seed's number."""
     preset: Preset = "default"
-    """Settings to start from. default: the best we know. quick: minutes on a laptop. paper: the paper's method."""
+    """Settings to start from. default: the best we know. quick: minutes on a laptop. paper: the paper's method and
+    hyper-parameters, but for what docs/method.md lists; slow."""
     seed: int = 0
     """Seed of the models, the value function and the latents."""
     seeds: int = 1
-    """Number of data sets to make, for SEED and those after it; they share the models of SEED, and DST must contain
-    {seed}. Needs greedy passes or sampled latents, as in the preset paper: a plan alone is the same for every seed."""
+    """Number of data sets to make, one for each seed from SEED on, which share the models of SEED (--stitchings makes
+    one data set with several models); DST must contain {seed}. Needs greedy passes or sampled latents, as in the preset
+    paper: a plan alone is the same for every seed."""
     run: Path | None = None
     """Folder that keeps the models, the graph and the results; runs/stitch-SRC-PRESET-seed-SEED if not given."""
     resume: bool = False
@@ -89,7 +99,7 @@ class Command(ColumnFlags):
         run, done = self.stitch()
         facts = [summary(one) for one in done]
         for seed, one in zip(self.numbers, facts, strict=True):
-            run.write_json(f"{place(run, seed)}summary", one)
+            run.write_json("summary" if self.seeds == 1 else f"{place(run, seed).own}summary", one)
         if self.json:
             named = zip(self.numbers, self.targets, facts, strict=True)
             seeds = [{"seed": seed, "saved": target, **one} for seed, target, one in named]
@@ -156,6 +166,7 @@ def summary(done: Stitched) -> dict[str, Any]:
     return {
         "before": _facts(done.before),
         "after": _facts(done.after),
+        "consists_of": describe_stitching(done.after),
         "stitched_steps": 0 if origin is None else int(origin.stitched.sum()),
         "passes": done.passes,
         "unchanged_because": done.reason,
@@ -203,13 +214,15 @@ def show(
         out.print(
             f"{name and f'{name}: '}Mean return of the data {before['mean_return']:,.0f} → "
             f"{after['mean_return']:,.0f}{score}; {one['stitched_steps'] / max(after['steps'], 1):.2%} of the steps "
-            f"are jumps. Saved {target}",
+            f"are jumps. Saved {target}: {one['consists_of']}",
             soft_wrap=True,
         )
     if done[0].reason is not None:
         out.print(f"THE DATA IS UNCHANGED: {as_flags(done[0].reason)}", soft_wrap=True)
     out.print(f"The run is in {run.folder}", soft_wrap=True)
-    out.print(f"Clone the data with: trajstitch train bc {targets[0]}", soft_wrap=True)
+    record = StitchRecord.of(done[0].after.metadata)
+    policy = "iql" if record is not None and record.kept_original else "bc"
+    out.print(f"Train a policy on it with: trajstitch train {policy} {targets[0]}", soft_wrap=True)
 
 
 def passes(facts: dict[str, Any]) -> Table:
@@ -220,9 +233,12 @@ def passes(facts: dict[str, Any]) -> Table:
         table.add_column(name, justify="left" if not name else "right", no_wrap=True)
     row = (before["mean_return"], before["top_return"], before["mean_length"])
     table.add_row("logged", "", "", "", *(f"{value:,.0f}" for value in row), "100.0 %")
-    for number, one in enumerate(facts["passes"], 1):
+    count: dict[int | None, int] = {}
+    for one in facts["passes"]:
+        seed = one.get("seed")
+        count[seed] = count.get(seed, 0) + 1
         table.add_row(
-            f"pass {number}",
+            f"{'' if seed is None else f'seed {seed}, '}pass {count[seed]}",
             f"{one['proposed']:,}",
             f"{one['accepted']:,}",
             f"{one['jumps']:,}",

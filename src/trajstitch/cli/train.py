@@ -12,6 +12,7 @@ from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, Positional, arg, 
 from trajstitch.benchmark.sources import describe_source, load
 from trajstitch.cli.columns import ColumnFlags
 from trajstitch.cli.output import print_json, stdout
+from trajstitch.data.stitch_record import describe_stitching
 from trajstitch.policies import POLICIES, algorithm_class, name_of
 from trajstitch.policies.policy import checkpoints
 from trajstitch.policies.train import check_training, train_run
@@ -58,6 +59,8 @@ class Train(ColumnFlags, Generic[Method]):
         check_training(algorithm, self.seeds, self.seed, self.top, self.hold_out)
         columns = self.mapping(self.source)
         data = load(self.source, columns=columns)
+        if stitching := describe_stitching(data):
+            logger.info(f"stitched data: {stitching}")
         try:
             run = train_run(
                 data,

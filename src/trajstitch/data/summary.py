@@ -7,6 +7,7 @@ import numpy as np
 
 from trajstitch.data import environments
 from trajstitch.data.checks import ADVICE, check
+from trajstitch.data.stitch_record import describe_stitching
 from trajstitch.data.trajectories import Provenance, Trajectories
 
 BINS = 48
@@ -36,6 +37,7 @@ def inspect(data: Trajectories) -> dict[str, Any]:
                 "returns": _histogram(data.returns, whole=False),
                 "lengths": _histogram(data.lengths, whole=True),
             },
+            "stitching": describe_stitching(data),
             "provenance": None if data.provenance is None else _stitched(data, data.provenance),
             "checks": [
                 {

@@ -31,7 +31,8 @@ def stitch_together(jobs: Sequence[StitchJob]) -> list[tuple[Trajectories, dict[
         assert job.run is not None
         if not job.run.has("stitched"):
             job.run.write_json("stitched", record(job, outcome))
-        job.run.path("graph.safetensors").unlink(missing_ok=True)  # by far the largest file, and no longer needed
+        for graph in job.run.folder.rglob("graph.safetensors"):
+            graph.unlink()  # by far the largest file, and no longer needed
         found.append((outcome.after, job.run.read_json("stitched")))
     return found
 

@@ -56,10 +56,10 @@ def one_pass(
     paths: Paths, graph: StitchGraph, scorer: EdgeScorer, value: Valuer, rules: Rules, key: PRNGKeyArray | None = None
 ) -> tuple[Paths, Summary]:
     """Return D_{k+1} of D_k, given V. With a key, each jump's latent is drawn from (key, source, target)."""
-    return rebuild(paths, graph, decide(paths, graph, scorer, value, rules), scorer, rules, key)
+    return rebuild(paths, graph, decide(paths, graph, scorer, value), scorer, rules, key)
 
 
-def decide(paths: Paths, graph: StitchGraph, scorer: EdgeScorer, value: Valuer, rules: Rules) -> Decisions:
+def decide(paths: Paths, graph: StitchGraph, scorer: EdgeScorer, value: Valuer) -> Decisions:
     """Return the best jump for each kind of step in D_k."""
     nodes, jumps = len(graph), paths.jumps
     kinds = nodes + len(jumps)
@@ -81,22 +81,18 @@ def decide(paths: Paths, graph: StitchGraph, scorer: EdgeScorer, value: Valuer, 
     values[matters] = value(np.flatnonzero(matters))
     values[graph.terminal] = 0
 
-    def ranked(some: Edges, rows: slice | np.ndarray) -> Float[np.ndarray, " rows"]:
-        return values[some.target[rows]] if rules.value_test else some.scores["log_likelihood"][rows]
-
     # The graph has many edges: only the best of each source is kept.
     winners = [np.zeros(0, np.int64)]
     for start in range(0, len(edges), EDGES):
         rows = start + np.flatnonzero(usable[start : start + EDGES])
-        best = best_of(edges.source[rows], ranked(edges, rows), edges.target[rows], nodes)
+        best = best_of(edges.source[rows], values[edges.target[rows]], edges.target[rows], nodes)
         winners.append(rows[best[best >= 0]])
     found = edges.take(np.concatenate(winners))
     kind = np.concatenate((found.source.astype(np.int64), kind))
     found = Edges.concatenate((found, more))
-    best = best_of(kind, ranked(found, slice(None)), found.target, kinds)
-    if rules.value_test:
-        chosen = np.flatnonzero(best >= 0)
-        best[chosen[~(values[found.target[best[chosen]]] > values[following[chosen]])]] = -1
+    best = best_of(kind, values[found.target], found.target, kinds)
+    chosen = np.flatnonzero(best >= 0)
+    best[chosen[~(values[found.target[best[chosen]]] > values[following[chosen]])]] = -1
     margin = likelihood_margin(found.scores, replaced_scores(graph, jumps, kind), len(found))
     return Decisions(best, ChosenEdges(found, margin, values[found.target] - values[following[kind]]))
 

@@ -1,4 +1,4 @@
-"""Plan or make greedy passes for several seeds or data sets at once."""
+"""Plan, make greedy passes or diversify, for several seeds or data sets at once."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from trajstitch.progress import logger
 from trajstitch.stitching.acceptance import Summary
 from trajstitch.stitching.capacity import plan_with_capacity
 from trajstitch.stitching.config import StitchConfig
+from trajstitch.stitching.diversify import add_walks
 from trajstitch.stitching.graph import EdgeScorer, StitchGraph
 from trajstitch.stitching.greedy import one_pass
 from trajstitch.stitching.paths import Jumps, Paths
@@ -61,10 +62,10 @@ class Progress:
         where: str,
     ) -> "Progress":
         """Return progress from what `arrays` gave."""
-        untrained = config.value.init(jax.random.key(0), data)
+        fitted = under(arrays, "value/")
         return cls(
             Paths(data, **{name: arrays[name] for name in _PATHS}, jumps=Jumps.of(under(arrays, "jumps/"))),
-            tree_from(under(arrays, "value/"), untrained, where),
+            tree_from(fitted, config.value.init(jax.random.key(0), data), where) if fitted else None,
             tuple(Summary(**summary) for summary in summaries),
         )
 
@@ -78,10 +79,10 @@ def improve_together(
     begun: Sequence[Progress] | None = None,
     after_pass: Callable[[list[Progress]], None] | None = None,
 ) -> list[Progress]:
-    """Plan and rebuild each task's trajectories, or make K greedy passes whose V's train together.
+    """Plan and rebuild each task's trajectories, or make K passes: greedy ones whose V's train together, or diversify.
 
-    `after_pass` is called after every greedy pass; what it was given can be passed as `begun` later, to resume to the
-    same bits.
+    `after_pass` is called after every pass; what it was given can be passed as `begun` later, to resume to the same
+    bits.
     """
     keys = [jax.random.split(task.key) for task in tasks]
     several = [Progress(Paths.of(task.data)) for task in tasks] if begun is None else list(begun)
@@ -103,23 +104,33 @@ def improve_together(
         return several
     while (number := min(len(progress.summaries) for progress in several)) < config.passes:
         due = [at for at, progress in enumerate(several) if len(progress.summaries) == number]
-        fitted = fit_values(
-            config.value,
-            [several[at].paths.trajectories(provenance=False) for at in due],
-            [jax.random.fold_in(keys[at][0], number) for at in due],
-            [value for at in due if (value := several[at].value) is not None] or None,
-            room=sum(tasks[at].data.steps for at in due),  # D_k is mostly shorter than the data
-        )
-        for at, (value, report) in zip(due, fitted, strict=True):
-            logger.info(str(report))
-            task, value_of = tasks[at], partial(_value_of, value, tasks[at].data)
-            paths, summary = one_pass(
-                several[at].paths, task.graph, task.scorer, value_of, config.rules, latents(at, number)
-            )
+        own = [jax.random.fold_in(keys[at][0], number) for at in due]
+        fitted = _fit_values(config, [several[at] for at in due], own) if config.rules.value_test else [None] * len(due)
+        for at, key, value in zip(due, own, fitted, strict=True):
+            task, paths, rules = tasks[at], several[at].paths, config.rules
+            if value is None:
+                paths, summary = add_walks(paths, task.graph, task.scorer, rules, key, latents(at, number))
+            else:
+                value_of = partial(_value_of, value, task.data)
+                paths, summary = one_pass(paths, task.graph, task.scorer, value_of, rules, latents(at, number))
             several[at] = Progress(paths, value, (*several[at].summaries, log(at, number, summary)))
         if after_pass is not None:
             after_pass(several)
     return several
+
+
+def _fit_values(config: StitchConfig, due: Sequence[Progress], keys: Sequence[PRNGKeyArray]) -> list[Value]:
+    """Fit V to each D_k, all at once, from the V's of the last pass if there are any."""
+    fitted = fit_values(
+        config.value,
+        [progress.paths.trajectories(provenance=False) for progress in due],
+        keys,
+        [progress.value for progress in due if progress.value is not None] or None,
+        room=sum(progress.paths.data.steps for progress in due),  # D_k is mostly shorter than the data
+    )
+    for _, report in fitted:
+        logger.info(str(report))
+    return [value for value, _ in fitted]
 
 
 def _title(tasks: Sequence[StitchingTask], at: int) -> str:

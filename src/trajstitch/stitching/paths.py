@@ -185,6 +185,20 @@ def choose(old: Paths, new: Paths, accepted: Bool[np.ndarray, " episodes"]) -> P
     )
 
 
+def joined(old: Paths, new: Paths, added: Bool[np.ndarray, " episodes"]) -> Paths:
+    """Return the old trajectories and then the new ones that are added. The new jumps begin with the old ones."""
+    steps = np.repeat(added, new.lengths)
+    rows = np.repeat(added, new.lengths + 1)
+    return replace(
+        new,
+        node=np.concatenate((old.node, new.node[rows])),
+        kind=np.concatenate((old.kind, new.kind[steps])),
+        offsets=ragged.offsets_of(np.concatenate((old.lengths, new.lengths[added]))),
+        terminated=np.concatenate((old.terminated, new.terminated[added])),
+        truncated=np.concatenate((old.truncated, new.truncated[added])),
+    )
+
+
 def without_unused_jumps(paths: Paths) -> Paths:
     """Drop the jumps that no trajectory makes any more."""
     used, number = np.unique(paths.kind[paths.kind >= paths.nodes] - paths.nodes, return_inverse=True)

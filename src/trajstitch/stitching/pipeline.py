@@ -8,9 +8,10 @@ models.safetensors      the models and their fit reports; until all are fitted, 
 graph.safetensors       the graph
 progress.safetensors    D_k and V after the last finished greedy pass, with the summaries so far
 passes.json             what each pass did
-result.npz              the stitched data
+result.npz              the stitched data, each changed trajectory in the original's place
 
-Several seeds share all but the last two, which each has in a folder of its own, seed-SEED.
+Several seeds share all but the last two, which each has in a folder of its own, seed-SEED. Several stitchings share
+nothing, and each has all of these files in a folder of its own, stitching-SEED. `result.assemble` makes the data set.
 """
 
 import json
@@ -26,7 +27,7 @@ from jaxtyping import Array, Key, PRNGKeyArray
 from trajstitch import formats
 from trajstitch.data.column_roles import ColumnRoles, find_roles
 from trajstitch.data.normalise import rescale_for_float32
-from trajstitch.data.trajectories import Provenance, Trajectories
+from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
 from trajstitch.learning.bounds import check_bounds
 from trajstitch.learning.fit_report import FitReport
@@ -38,6 +39,7 @@ from trajstitch.stitching.config import Preset, StitchConfig, preset
 from trajstitch.stitching.graph import EdgeScorer, Models, StitchGraph, build_graph
 from trajstitch.stitching.improve import Progress, StitchingTask, improve_together
 from trajstitch.stitching.paths import Paths
+from trajstitch.stitching.result import assemble
 from trajstitch.storage.runs import Run
 from trajstitch.storage.tensors import read_tensors, under
 
@@ -51,6 +53,8 @@ def stitch(
     seed: int = 0,
     *,
     passes: int | None = None,
+    keep_original: bool | None = None,
+    stitchings: int | None = None,
     run: Run | None = None,
 ) -> Trajectories: ...
 @overload
@@ -60,6 +64,8 @@ def stitch(
     seed: int = 0,
     *,
     passes: int | None = None,
+    keep_original: bool | None = None,
+    stitchings: int | None = None,
     run: Run | None = None,
     seeds: int,
 ) -> list[Trajectories]: ...
@@ -69,18 +75,24 @@ def stitch(
     seed: int = 0,
     *,
     passes: int | None = None,
+    keep_original: bool | None = None,
+    stitchings: int | None = None,
     run: Run | None = None,
     seeds: int | None = None,
 ) -> Trajectories | list[Trajectories]:
     """Return a better data set made from the data alone: every trajectory is the old one or a better one.
 
-    `config` is a preset's name or a config of your own. Data that can't be improved comes back unchanged, and a warning
-    says why. `provenance` tells where each step comes from.
+    `config` is a preset's name or a config of your own; `passes`, `keep_original` and `stitchings` replace its own.
+    Data that can't be improved comes back unchanged, and a warning says why. `provenance` tells where each step comes
+    from.
+    With `keep_original`, all original trajectories come first, as they were, and then those that were changed. With
+    `stitchings`, that many stitchings are joined, each with models of its own, by `seed` and those after it.
     With `seeds`, a list of data sets is returned, for `seed` and those after it: each has its own V and latents, all
     share the models and the graph of `seed`. With a `run`, finished stages are kept in its folder and resumed from.
     """
     config = preset(config) if isinstance(config, str) else config
-    config = config if passes is None else replace(config, passes=passes)
+    given = {"passes": passes, "keep_original": keep_original, "stitchings": stitchings}
+    config = replace(config, **{name: value for name, value in given.items() if value is not None})
     job = StitchJob(data, config.for_data(data.metadata), seed, 1 if seeds is None else seeds, run)
     found = [stitched.after for stitched in stitch_together([job])[0]]
     return found[0] if seeds is None else found
@@ -104,6 +116,14 @@ class StitchJob:
         """The seeds' numbers."""
         return range(self.seed, self.seed + self.seeds)
 
+    def stitching(self, number: int) -> "StitchJob":
+        """Return one of the job's stitchings, which has a seed and, in a run, a folder of its own."""
+        if self.config.stitchings == 1:
+            return self
+        seed = self.seed + number
+        run = self.run and Run(self.run.path(f"stitching-{seed}"), self.run.facts)
+        return replace(self, seed=seed, run=run)
+
 
 @dataclass(frozen=True)
 class Stitched:
@@ -112,9 +132,9 @@ class Stitched:
     before: Trajectories
     after: Trajectories
     passes: list[dict[str, Any]]
-    """What each pass did; empty if the data was left unchanged."""
+    """What each pass did; empty if the data was left unchanged. Of several stitchings, with the `seed` of each."""
     reason: str | None
-    """Why the data was left unchanged, if it was."""
+    """Why the data was left unchanged, if it was (by each of several stitchings)."""
     predictability: float | None
     """Share of the variance of returns that states predict, if the config asks."""
     reports: list[FitReport]
@@ -126,11 +146,25 @@ class Stitched:
 def stitch_together(jobs: Sequence[StitchJob]) -> list[list[Stitched]]:
     """Run several jobs; return the outcome of each for each of its seeds.
 
-    The V's of all greedy passes train together, so the configs must be the same but for the neighbour search.
+    The V's of all greedy passes train together, so the configs must be the same but for the neighbour search. Several
+    stitchings are made one after the other, so that one graph of each job is held at a time.
     """
     for job in jobs:
         check_bounds(job.config)
         job.config.check_seeds(job.numbers)
+    stitchings = max((job.config.stitchings for job in jobs), default=1)
+    rounds = []
+    for number in range(stitchings):
+        if stitchings > 1:
+            logger.info(f"stitching {number + 1} of {stitchings}")
+        rounds.append(_stitch_once([job.stitching(number) for job in jobs]))
+    return [
+        [_joined(job, [once[at][seed] for once in rounds]) for seed in range(job.seeds)] for at, job in enumerate(jobs)
+    ]
+
+
+def _stitch_once(jobs: Sequence[StitchJob]) -> list[list[Stitched]]:
+    """Make one stitching of each job: changed trajectories are in the original's place."""
     several = [Stages(job) for job in jobs]
     reasons = [stages.reason() for stages in several]
     due = [stages for stages, reason in zip(several, reasons, strict=True) if reason is None and not stages.finished]
@@ -138,31 +172,36 @@ def stitch_together(jobs: Sequence[StitchJob]) -> list[list[Stitched]]:
         _improve(due)
     outcomes = []
     for stages, reason in zip(several, reasons, strict=True):
-        if reason is not None:
-            logger.warning(f"the data is left unchanged: {reason}")
-        results = [(_unchanged(stages.job.data), [])] * stages.job.seeds if reason else stages.results()
+        results = [(stages.job.data, [])] * stages.job.seeds if reason else stages.results()
         facts = (reason, stages.predictability(), stages.reports(), stages.seconds)
         outcomes.append([Stitched(stages.job.data, after, passes, *facts) for after, passes in results])
     return outcomes
 
 
-def _unchanged(data: Trajectories) -> Trajectories:
-    """Return the data as it is, with its provenance."""
-    return replace(data, provenance=data.provenance or Provenance.logged(data.offsets))
+def _joined(job: StitchJob, stitchings: Sequence[Stitched]) -> Stitched:
+    """Return the outcome of a job's stitchings together, with the data set that the config asks for."""
+    passes, seconds, several = [], {}, len(stitchings) > 1
+    for seed, one in enumerate(stitchings, job.seed):
+        passes += [{"seed": seed, **facts} for facts in one.passes] if several else one.passes
+        for stage, took in one.seconds.items():
+            seconds[stage] = seconds.get(stage, 0.0) + took
+        if one.reason is not None:
+            by = f" by the stitching with seed {seed}" if several else ""
+            logger.warning(f"the data is left unchanged{by}: {one.reason}")
+    return Stitched(
+        before=job.data,
+        after=assemble(job.data, [one.after for one in stitchings], keep_original=job.config.keeps_original),
+        passes=passes,
+        reason=stitchings[0].reason if all(one.reason is not None for one in stitchings) else None,
+        predictability=stitchings[0].predictability,
+        reports=[report for one in stitchings for report in one.reports],
+        seconds=seconds,
+    )
 
 
 def split_key(seed: int) -> Key[Array, "2"]:
     """Return a seed's two keys: of the models, and of what is its own when several seeds share the models."""
     return jax.random.split(jax.random.key(seed))
-
-
-def place(run: Run, seed: int | None = None) -> str:
-    """Return where in a run's folder a seed's own files are; the first seed's if not given."""
-    first, seeds = run.facts["config"]["seed"], run.facts["config"].get("seeds", 1)
-    seed = first if seed is None else seed
-    if seed not in range(first, first + seeds):
-        raise InputError(f"{run.folder}: holds no seed {seed}; the seeds are {first} to {first + seeds - 1}")
-    return f"seed-{seed}/" if seeds > 1 else ""
 
 
 class Stages:

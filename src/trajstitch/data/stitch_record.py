@@ -1,0 +1,74 @@
+"""StitchRecord: what a stitched data set consists of, kept in its metadata (`Metadata.extra`)."""
+
+from dataclasses import asdict, dataclass, fields, replace
+
+import numpy as np
+
+from trajstitch.data import ragged
+from trajstitch.data.trajectories import Metadata, Trajectories
+
+KEY = "trajstitch"
+"""The record's key in `Metadata.extra`."""
+
+
+@dataclass(frozen=True)
+class StitchRecord:
+    """Whether the original episodes are in the set, and how many are changed."""
+
+    kept_original: bool
+    """True: all original episodes come first, then the changed ones. False: the changed ones replace theirs."""
+    stitchings: int
+    """How many stitchings, each with models of its own, are joined in the set."""
+    source_episodes: int
+    """Episodes of the data that was stitched."""
+    episodes: int
+    """Episodes of the set as it was made; if it holds another number now, some were chosen from it."""
+    changed: int
+    """Episodes that differ from the original."""
+
+    def added_to(self, metadata: Metadata) -> Metadata:
+        """Return the metadata with this record."""
+        return replace(metadata, extra={**metadata.extra, KEY: asdict(self)})
+
+    @classmethod
+    def of(cls, metadata: Metadata) -> "StitchRecord | None":
+        """Return the record in the metadata; None if there is none that we wrote."""
+        stored = metadata.extra.get(KEY)
+        if not isinstance(stored, dict) or {item.name for item in fields(cls)} - stored.keys():
+            return None
+        return cls(**{item.name: stored[item.name] for item in fields(cls)})
+
+    def __str__(self) -> str:
+        if self.changed == 0:
+            return f"stitching changed none of the {self.source_episodes:,} original episodes"
+        several = f" by {self.stitchings:,} stitchings" if self.stitchings > 1 else ""
+        if self.kept_original:
+            return f"the {self.source_episodes:,} original episodes and {self.changed:,} added{several}"
+        versions = f", each original one in {self.stitchings:,} versions" if self.stitchings > 1 else ""
+        return f"{self.changed:,} of {self.episodes:,} episodes replaced{several}{versions}"
+
+
+def describe_stitching(data: Trajectories) -> str | None:
+    """Return in words what a stitched set consists of; None if nothing about it is recorded."""
+    record = StitchRecord.of(data.metadata) or _recognised(data)
+    if record is None:
+        return None
+    chosen = f"{len(data):,} chosen from: " if len(data) != record.episodes else ""
+    return f"{chosen}{record}"
+
+
+def _recognised(data: Trajectories) -> StitchRecord | None:
+    """Return the record of a whole set by its provenance alone, which is all that a CSV file keeps.
+
+    An episode that stitching changed starts in the same state as the original one.
+    """
+    origin = data.provenance
+    if origin is None or not data.lengths.all():
+        return None
+    start, changed = origin.source_episode[data.offsets[:-1]], ragged.sums(origin.stitched, data.lengths) > 0
+    count = int(start.max()) + 1
+    if np.array_equal(start[:count], np.arange(count)) and np.array_equal(changed, np.arange(len(data)) >= count):
+        return StitchRecord(True, 1, count, len(data), len(data) - count)
+    if len(data) % count == 0 and np.array_equal(start, np.arange(len(data)) % count):
+        return StitchRecord(False, len(data) // count, count, len(data), int(changed.sum()))
+    return None
