@@ -25,6 +25,13 @@ def varies(std: Any, size: Any, rounding: float = ROUNDING) -> Bool[np.ndarray, 
     return std > rounding * size
 
 
+def recorded(rows: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "rows columns"]:
+    """Return the rows that are not NaN in every column: those stand for states that were not recorded."""
+    if not rows.shape[1] or not np.isnan(rows[:, 0]).any():
+        return rows
+    return rows[~np.isnan(rows).all(1)]
+
+
 class Normaliser(NamedTuple):
     """Mean and standard deviation of each column; a constant column has the standard deviation 1.
 
@@ -36,7 +43,11 @@ class Normaliser(NamedTuple):
 
     @classmethod
     def of(cls, rows: Float[np.ndarray, "rows columns"], epsilon: float = 0.0) -> "Normaliser":
-        """Compute them in double precision; `epsilon` is added to the standard deviation of columns that vary."""
+        """Compute them in double precision; `epsilon` is added to the standard deviation of columns that vary.
+
+        Rows of states that were not recorded don't count.
+        """
+        rows = recorded(rows)
         mean, std = rows.mean(0, dtype=np.float64), rows.std(0, dtype=np.float64)
         return cls(mean, np.where(varies(std, 1 + np.abs(mean)), std + epsilon, 1.0))
 
@@ -57,6 +68,7 @@ class Float32Loss(NamedTuple):
 
     @classmethod
     def of(cls, states: Float[np.ndarray, "rows columns"]) -> "Float32Loss":
+        states = recorded(states)
         mean, std = states.mean(0, dtype=np.float64), states.std(0, dtype=np.float64)
         changes = varies(std, np.abs(states).max(0), 1000 * float(np.finfo(states.dtype).eps))
         return cls(mean, std, changes & (np.abs(mean) > FAR * std), changes & (std < SMALL))

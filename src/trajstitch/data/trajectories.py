@@ -1,8 +1,11 @@
 """The data: trajectories as flat arrays and episode offsets.
 
-An episode of T steps has T+1 observations, so the next state of every step is known, and the rows of `observations` for
-episode e start at `offsets[e] + e`. Terminated and truncated are different things: nothing follows a termination, while
-after a truncation (a time limit, or the end of the log) the episode went on unobserved.
+An episode of T steps has T+1 observations, and the rows of `observations` for episode e start at `offsets[e] + e`. If the
+state after an episode's last step was not recorded, its row is NaN in every column, and `next_known` is False at that
+step: its action and reward count, but no model of the dynamics may learn from it.
+
+Terminated and truncated are different things: nothing follows a termination, while after a truncation (a time limit, or
+the end of the log) the episode went on unobserved.
 """
 
 import hashlib
@@ -187,6 +190,38 @@ class Trajectories:
         """Row of `observations` with each episode's first one."""
         return _frozen(self.offsets[:-1] + np.arange(len(self)))
 
+    # States that were not recorded
+
+    @cached_property
+    def unknown_rows(self) -> Integer[np.ndarray, " unknown"]:
+        """Rows of `observations` that stand for a final state that was not recorded: NaN in every column."""
+        last = (self.first_rows + self.lengths)[self.lengths > 0]
+        return _frozen(last[np.isnan(self.observations[last]).all(1)] if self.observation_size else last[:0])
+
+    @cached_property
+    def next_known(self) -> Bool[np.ndarray, " steps"]:
+        """Whether each step's next state was recorded; only an episode's last step may lack it."""
+        known = np.ones(self.steps, bool)
+        known[np.searchsorted(self.state_rows, self.unknown_rows - 1)] = False
+        return _frozen(known)
+
+    @property
+    def target_known(self) -> Bool[np.ndarray, " steps"]:
+        """Whether values can learn from each step: its next state is known, or it terminated and nothing follows."""
+        return self.next_known | self.terminated
+
+    def filled(self) -> "Trajectories":
+        """Return the data without NaN for unknown final states: each is replaced by the state before it.
+
+        The data itself if there are none. `next_known` of the result is True everywhere: ask the data itself which
+        steps models of the dynamics may learn from.
+        """
+        if not len(self.unknown_rows):
+            return self
+        observations = self.observations.copy()
+        observations[self.unknown_rows] = observations[self.unknown_rows - 1]
+        return replace(self, observations=observations)
+
     # Returns and ends
 
     @cached_property
@@ -311,6 +346,7 @@ class Trajectories:
             "bytes": self.nbytes,
             "terminated": int(self.episode_terminated.sum()),
             "truncated": int(self.episode_truncated.sum()),
+            **({"final_state_unknown": len(self.unknown_rows)} if len(self.unknown_rows) else {}),
             **spread,
             "mean_reward": float(self.rewards.mean(dtype=np.float64)) if self.steps else 0.0,
             **stitched,

@@ -165,7 +165,7 @@ def _from_foreign(archive: Mapping[str, np.ndarray], metadata: Metadata) -> Traj
         offsets = _offsets(_column(archive[dividers[0]], f"{source}: {dividers[0]}"), dividers[0], rows, source)
         labels = ragged.owners(np.diff(offsets))
     elif flags or len(observations) == rows + 1:
-        labels = np.zeros(rows, np.int8)
+        labels = None
     else:
         raise InputError(
             f"{source}: nothing says where episodes end: add terminated and truncated flags, an episode label for "

@@ -130,7 +130,7 @@ def fit_forward(config: ForwardDynamics, data: Trajectories, key: PRNGKeyArray) 
     train, held = hold_out(data, config.held_out)
     rows = data.state_rows
     changes = data.observations[rows + 1] - data.observations[rows]
-    scales = tuple(map(normaliser_of, (data.observations, data.actions, changes, data.rewards[:, None])))
+    scales = tuple(map(normaliser_of, (data.observations, data.actions, changes, data.rewards[data.next_known, None])))
     state = fit_ensemble(config, lambda key: config.init(key, scales), data, train, held, key, "forward dynamics")
     return state.best, _fit_report(state.best, data, held)
 

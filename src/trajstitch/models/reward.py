@@ -156,7 +156,7 @@ def _init(key: PRNGKeyArray, data: Trajectories, hidden: tuple[int, ...], latent
         observation=normaliser_of(data.observations),
         action=normaliser_of(data.actions),
         change=normaliser_of(data.observations[rows + 1] - data.observations[rows]),
-        reward=normaliser_of(data.rewards[:, None]),
+        reward=normaliser_of(data.rewards[data.next_known, None]),
         generator=MLP(features + latent_size, hidden, 1, generator_key),
         critic=MLP(features + 1, hidden, 1, critic_key) if critic else None,
         latent_size=latent_size,
