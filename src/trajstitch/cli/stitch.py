@@ -172,6 +172,7 @@ def _facts(data: Trajectories) -> dict[str, Any]:
         "episodes": len(data),
         "steps": data.steps,
         "mean_return": float(returns.mean()),
+        "corrected_mean_return": float(data.corrected_returns.mean()),
         "top_return": float(top.mean()),
         "mean_length": float(data.lengths.mean()),
         "score": float(normalised(returns.mean(), data.metadata)) if reference(data.metadata) else None,
@@ -202,7 +203,7 @@ def show(
         score = "" if after["score"] is None else f" (score {before['score']:.1f} → {after['score']:.1f})"
         out.print(
             f"{name and f'{name}: '}Mean return of the data {before['mean_return']:,.0f} → "
-            f"{after['mean_return']:,.0f}{score}; {one['stitched_steps'] / max(after['steps'], 1):.2%} of the steps "
+            f"{after['mean_return']:,.0f}{corrected(after)}{score}; {one['stitched_steps'] / max(after['steps'], 1):.2%} of the steps "
             f"are jumps. Saved {target}",
             soft_wrap=True,
         )
@@ -210,6 +211,14 @@ def show(
         out.print(f"THE DATA IS UNCHANGED: {as_flags(done[0].reason)}", soft_wrap=True)
     out.print(f"The run is in {run.folder}", soft_wrap=True)
     out.print(f"Clone the data with: trajstitch train bc {targets[0]}", soft_wrap=True)
+
+
+def corrected(facts: dict[str, Any]) -> str:
+    """Return the mean return with the costs that cut-off trajectories have not paid, where it differs."""
+    mean = facts["corrected_mean_return"]
+    if f"{mean:,.0f}" == f"{facts['mean_return']:,.0f}":
+        return ""
+    return f" ({mean:,.0f} with the costs that trajectories cut off early would still pay)"
 
 
 def passes(facts: dict[str, Any]) -> Table:

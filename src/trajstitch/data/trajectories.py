@@ -229,6 +229,21 @@ class Trajectories:
         """Undiscounted sum of rewards of each episode."""
         return _frozen(ragged.sums(self.rewards, self.lengths))
 
+    @property
+    def has_jumps(self) -> bool:
+        """Whether any step is stitched."""
+        return self.provenance is not None and bool(self.provenance.stitched.any())
+
+    @cached_property
+    def corrected_returns(self) -> Float[np.ndarray, " episodes"]:
+        """The returns; in stitched data, with the costs that trajectories cut off early have not paid."""
+        if not self.has_jumps:
+            return self.returns
+        from trajstitch.data.ranking import full_length, with_missing_costs
+
+        longest = full_length(self.lengths, self.episode_terminated)
+        return _frozen(with_missing_costs(self.returns, self.lengths, self.episode_terminated, longest))
+
     def discounted_returns(
         self, discount: float, after: Float[np.ndarray, " episodes"] | None = None
     ) -> Float[np.ndarray, " steps"]:
@@ -301,26 +316,23 @@ class Trajectories:
         return (self[episode] for episode in range(len(self)))
 
     def best(self, fraction: float) -> "Trajectories":
-        """Return the best `fraction` of the episodes by return (at least one), in their original order.
+        """Return the best `fraction` of the episodes (rounded, at least one), in their original order.
 
-        Episodes without steps come last. The return of a stitched episode is partly predicted and counts 10 % less,
-        the tolerance with which stitching accepts trajectories. If the last chosen episode is stitched, all episodes
-        within that tolerance of it are chosen too: the best stitched episodes are very similar, and alone would show
-        few states.
+        Of logged data those with the highest returns. Of stitched data those that achieve most beyond what is usual
+        from such a start, with starts as varied as all are (`data/ranking.py`): where all trajectories are good,
+        returns rank starts. Costs that cut-off trajectories have not paid count. Episodes without steps come last.
         """
+        from trajstitch.data.ranking import best_for_their_starts
+
         if not 0 < fraction <= 1:
             raise InputError(f"`fraction` must be above 0 and at most 1, not {fraction}")
         count = max(1, round(fraction * len(self)))
-        returns, stitched = self.returns, np.zeros(len(self), bool)
-        if self.provenance is not None:
-            stitched = ragged.sums(self.provenance.stitched, self.lengths) > 0
-        least = np.where(self.lengths > 0, returns - np.where(stitched, 0.1 * np.abs(returns), 0), -np.inf)
-        order = np.argsort(-least, kind="stable")
-        chosen = np.zeros(len(self), bool)
-        chosen[order[:count]] = True
-        if stitched[order[count - 1]]:
-            chosen |= (returns >= least[order[count - 1]]) & (self.lengths > 0)
-        return self[np.flatnonzero(chosen)]
+        filled = np.flatnonzero(self.lengths > 0)
+        if not self.has_jumps or count > len(filled):
+            returns = np.where(self.lengths > 0, self.returns, -np.inf)
+            return self[np.sort(np.argsort(-returns, kind="stable")[:count])]
+        starts = self.observations[self.first_rows[filled]]
+        return self[np.sort(filled[best_for_their_starts(starts, self.corrected_returns[filled], count)])]
 
     def summary(self) -> dict[str, Any]:
         """Return sizes and the distribution of returns and lengths, as plain JSON values."""
@@ -336,6 +348,8 @@ class Trajectories:
             for name, values in (("returns", returns), ("lengths", lengths))
         }
         stitched = {} if self.provenance is None else {"stitched": int(self.provenance.stitched.sum())}
+        if not np.array_equal(self.corrected_returns, returns, equal_nan=True):
+            stitched["corrected_mean_return"] = float(self.corrected_returns.mean())
         return {
             "name": self.metadata.name,
             "source": self.metadata.source,
@@ -362,6 +376,19 @@ class Trajectories:
 
 
 _FLAGS = ("terminated", "truncated", "offsets")
+
+
+def holds_originals(data: Trajectories) -> bool:
+    """Return whether stitched data also holds the logged episodes that its stitched ones were made from.
+
+    Told from the provenance: most starts of episodes with jumps are also starts of episodes without any.
+    """
+    if data.provenance is None:
+        return False
+    first = data.offsets[:-1][data.lengths > 0]
+    start = data.provenance.source_episode[first].astype(np.int64) << 32 | data.provenance.source_step[first]
+    changed = ragged.sums(data.provenance.stitched, data.lengths)[data.lengths > 0] > 0
+    return bool(changed.any() and np.isin(start[changed], start[~changed]).mean() > 0.5)
 
 
 def concatenate(parts: Sequence[Trajectories]) -> Trajectories:
