@@ -195,7 +195,18 @@ def resumed() -> dict[str, str]:
     stitch = ("stitch", "npz:mixed.npz", "npz:better.npz", "--preset", "quick", "--run", "stitching")
     command(*stitch, stop_when=lambda: any(Path("stitching").glob("model-*")))
     command(*stitch, "--resume")
-    train = ("train", "bc", "npz:hopper.npz", "--steps", "20000", "--seeds", "2", "--run", "training", "--no-standardise")
+    train = (
+        "train",
+        "bc",
+        "npz:hopper.npz",
+        "--steps",
+        "20000",
+        "--seeds",
+        "2",
+        "--run",
+        "training",
+        "--no-standardise",
+    )
     command(*train, stop_when=lambda: len(list(Path("training/checkpoints").glob("*"))) >= 2)
     command(*train, "--resume")
     files = sorted(Path("training/checkpoints").iterdir())

@@ -85,7 +85,9 @@ def test_of_logged_data_the_highest_returns_are_chosen_whatever_the_starts() -> 
         assert sorted(data.best(0.1).returns) == pytest.approx(sorted(returns)[-20:])
 
 
-@pytest.mark.parametrize(("count", "fraction", "expected"), [(1, 0.1, 1), (14, 0.1, 1), (15, 0.1, 2), (37, 0.5, 18), (9, 1, 9)])
+@pytest.mark.parametrize(
+    ("count", "fraction", "expected"), [(1, 0.1, 1), (14, 0.1, 1), (15, 0.1, 2), (37, 0.5, 18), (9, 1, 9)]
+)
 def test_a_fraction_is_that_many_episodes(count: int, fraction: float, expected: int) -> None:
     random = np.random.default_rng(0)
     data = episodes(random.normal(size=count), np.full(count, 5.0) + np.arange(count) / 1000)

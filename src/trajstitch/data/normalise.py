@@ -24,8 +24,8 @@ BULK_WIDTH = 3.29
 """Standard deviations between the bulk's ends in a normal distribution."""
 MOST_QUANTILE_ROWS = 100_000
 """Rows that the bulk is measured on, at most."""
-IGNORED = float(np.finfo(np.float32).max)
-"""Standard deviation of a column that is ignored: divided by it, every value is 0."""
+IGNORED = 1e300
+"""Standard deviation of a column that is ignored: divided by it, every number is 0 in float32."""
 
 WIDEST = 1000
 """A bound that is further from the logged actions than this many times their range (or 1) is ignored: a network whose
@@ -37,7 +37,7 @@ def varies(std: Any, size: Any, rounding: Any = ROUNDING) -> Bool[np.ndarray, ".
     return std > rounding * size
 
 
-def recorded(rows: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "rows columns"]:
+def recorded(rows: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "recorded columns"]:
     """Return the rows that are not NaN in every column: those stand for states that were not recorded."""
     if not rows.shape[1] or not np.isnan(rows[:, 0]).any():
         return rows
@@ -93,7 +93,7 @@ def robust_normaliser(rows: Float[np.ndarray, "rows columns"], epsilon: float = 
     spread = np.where(heavy, bulk, np.where(std > epsilon, std + epsilon, std))
     exact = Normaliser(np.where(heavy, middle, mean), np.where(constant, IGNORED, spread))
     single = Normaliser(*(part.astype(np.float32) for part in exact))
-    enough = ~constant & ~heavy & (std > max(SMALL, epsilon)) & (np.abs(mean) <= FAR * std)
+    enough = ~constant & ~heavy & (std > max(SMALL, epsilon)) & (np.abs(mean) <= FAR * std) & np.isfinite(single.std)
     if enough.all():
         return single
     return Normaliser(*(np.where(enough, *parts) for parts in zip(single, exact, strict=True)))

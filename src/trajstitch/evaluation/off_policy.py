@@ -133,4 +133,3 @@ def estimated_returns(
             found.append(value_of(samples, policy.seed, actions[data.state_rows[first]], "fitted-Q"))
     behaviour = value_of(logged, policies[0].seed, step.action[first], "fitted-Q of the logged behaviour")
     return middle + size * np.asarray(found, np.float64), middle + size * behaviour
-

@@ -158,8 +158,10 @@ def note_on_stitched(data: Trajectories, algorithm: Algorithm) -> str | None:
     kind = "stitched episodes beside the original ones" if union else "stitched episodes in place of the original ones"
     clones = isinstance(algorithm, BC)
     if union == clones:
-        better = "the stitched ones alone (`trajstitch stitch` without `keep_original`)" if clones else (
-            "both together (`trajstitch stitch` with `keep_original=True`)"
+        better = (
+            "the stitched ones alone (`trajstitch stitch` without `keep_original`)"
+            if clones
+            else ("both together (`trajstitch stitch` with `keep_original=True`)")
         )
         return f"{where}: holds {kind}; {'cloning' if clones else 'learning a value'} usually does better on {better}"
     return f"{where}: holds {kind}, which suits {'cloning' if clones else 'learning a value'}"

@@ -13,7 +13,6 @@ from trajstitch.data.transitions import Transitions
 from trajstitch.errors import InputError
 from trajstitch.policies.policy import PolicyNormaliser
 
-
 LIMIT = 10.0
 """Standard deviations beyond which a standardised observation grows only with the logarithm."""
 
