@@ -9,6 +9,10 @@ from trajstitch.data import ragged
 from trajstitch.data.ranking import best_for_their_starts, full_length, usual_returns, with_missing_costs
 from trajstitch.data.summary import inspect
 from trajstitch.data.trajectories import Provenance, Trajectories, concatenate, holds_originals
+from trajstitch.policies.bc import BC
+from trajstitch.policies.iql import IQL
+from trajstitch.policies.td3_bc import TD3BC
+from trajstitch.policies.train import note_on_stitched
 
 
 def episodes(
@@ -138,3 +142,17 @@ def test_a_union_is_told_from_a_replaced_set() -> None:
     assert holds_originals(concatenate([logged, stitched]))
     assert not holds_originals(stitched)
     assert not holds_originals(logged)
+
+
+def test_a_training_says_which_kind_of_stitched_data_it_has_and_which_suits_it() -> None:
+    random = np.random.default_rng(0)
+    starts, returns = random.normal(size=20), random.normal(size=20)
+    logged, stitched = (episodes(starts, returns, jumps=jumps) for jumps in (False, True))
+    both = concatenate([logged, stitched])
+    for algorithm in (BC(), TD3BC(), IQL()):
+        assert note_on_stitched(logged, algorithm) is None
+    assert "in place of the original ones, which suits a clone" in str(note_on_stitched(stitched, BC()))
+    assert "better without the originals" in str(note_on_stitched(both, BC()))
+    for learner in (TD3BC(), IQL()):
+        assert "stitch with `keep_original=True`" in str(note_on_stitched(stitched, learner))
+        assert "beside the original ones, which suits a learner of values" in str(note_on_stitched(both, learner))

@@ -68,15 +68,15 @@ class Log:
         cut = []
         for numbers in episodes:
             states = [self.observations[row].tolist() for row in numbers]
-            ended, unknown = numbers[-1], self.next_observations is None
-            states.append([np.nan, np.nan] if unknown else self.next_observations[ended].tolist())
+            ended, following = numbers[-1], self.next_observations
+            states.append([np.nan, np.nan] if following is None else following[ended].tolist())
             cut.append(
                 {
                     "states": states,
                     "steps": numbers,
                     "terminated": [*[False] * (len(numbers) - 1), bool(self.terminated[ended])],
                     "truncated": [*[False] * (len(numbers) - 1), bool(self.truncated[ended])],
-                    "next_known": [*[True] * (len(numbers) - 1), not unknown],
+                    "next_known": [*[True] * (len(numbers) - 1), following is not None],
                 }
             )
         return cut

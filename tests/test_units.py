@@ -105,7 +105,7 @@ def test_no_column_is_lost_or_blows_up_when_standardised(name: str) -> None:
 def test_a_column_that_was_constant_does_not_matter_when_it_changes() -> None:
     data = log({"constant": np.full(ROWS, 3.0)})
     policy = train(data, BC(**SMALL), seeds=1)[0]
-    moved = data.observations + [0, 0, 1e6]
+    moved = data.observations + np.array([0, 0, 1e6])
     np.testing.assert_array_equal(policy.act(moved), policy.act(data.observations))
 
 

@@ -203,8 +203,8 @@ def show(
         score = "" if after["score"] is None else f" (score {before['score']:.1f} → {after['score']:.1f})"
         out.print(
             f"{name and f'{name}: '}Mean return of the data {before['mean_return']:,.0f} → "
-            f"{after['mean_return']:,.0f}{corrected(after)}{score}; {one['stitched_steps'] / max(after['steps'], 1):.2%} of the steps "
-            f"are jumps. Saved {target}",
+            f"{after['mean_return']:,.0f}{corrected(after)}{score}; "
+            f"{one['stitched_steps'] / max(after['steps'], 1):.2%} of the steps are jumps. Saved {target}",
             soft_wrap=True,
         )
     if done[0].reason is not None:

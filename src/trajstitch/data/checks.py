@@ -49,8 +49,8 @@ def check(data: Trajectories) -> tuple[Finding, ...]:
     unknown = len(data.unknown_rows)
     if unknown:
         detail = (
-            f"the state after the last step of {_share(unknown, len(data))} episodes was not recorded: clones learn from "
-            "these steps, and values from the terminated ones; models of the dynamics don't"
+            f"the state after the last step of {_share(unknown, len(data))} episodes was not recorded: clones learn "
+            "from these steps, and values from the terminated ones; models of the dynamics don't"
         )
         own = (*own, Finding("continuity", "note", detail))
     elif not any(finding.check == "continuity" for finding in loader):

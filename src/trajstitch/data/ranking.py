@@ -6,7 +6,7 @@ instead: the best tenth would be the easiest starts, and what to do in the hard 
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
-from scipy.spatial import cKDTree
+from scipy.spatial import KDTree
 
 from trajstitch.data.normalise import IGNORED, robust_normaliser
 
@@ -54,7 +54,7 @@ def usual_returns(
     references = np.arange(count)
     if count > MOST_REFERENCES:
         references = np.sort(np.random.default_rng(0).permutation(count)[:MOST_REFERENCES])
-    _, found = cKDTree(states[references]).query(states, NEIGHBOURS + 1)
+    _, found = KDTree(states[references]).query(states, NEIGHBOURS + 1)
     nearest = references[found]
     others = nearest != np.arange(count)[:, None]
     others[others.all(1), -1] = False  # not among its own neighbours: the farthest goes

@@ -1,8 +1,8 @@
 """The data: trajectories as flat arrays and episode offsets.
 
-An episode of T steps has T+1 observations, and the rows of `observations` for episode e start at `offsets[e] + e`. If the
-state after an episode's last step was not recorded, its row is NaN in every column, and `next_known` is False at that
-step: its action and reward count, but no model of the dynamics may learn from it.
+An episode of T steps has T+1 observations, and the rows of `observations` for episode e start at `offsets[e] + e`. If
+the state after an episode's last step was not recorded, its row is NaN in every column, and `next_known` is False at
+that step: its action and reward count, but no model of the dynamics may learn from it.
 
 Terminated and truncated are different things: nothing follows a termination, while after a truncation (a time limit, or
 the end of the log) the episode went on unobserved.
@@ -347,7 +347,9 @@ class Trajectories:
             }
             for name, values in (("returns", returns), ("lengths", lengths))
         }
-        stitched = {} if self.provenance is None else {"stitched": int(self.provenance.stitched.sum())}
+        stitched: dict[str, float] = {}
+        if self.provenance is not None:
+            stitched["stitched"] = int(self.provenance.stitched.sum())
         if not np.array_equal(self.corrected_returns, returns, equal_nan=True):
             stitched["corrected_mean_return"] = float(self.corrected_returns.mean())
         return {

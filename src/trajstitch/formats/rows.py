@@ -99,8 +99,8 @@ def _with_cuts(
     if not inside.any():
         return metadata
     detail = (
-        f"{inside.sum():,} rows in the middle of an episode are flagged as its end, first row {int(np.argmax(inside))}: "
-        "what follows is taken as another episode"
+        f"{inside.sum():,} rows in the middle of an episode are flagged as its end, first row "
+        f"{int(np.argmax(inside))}: what follows is taken as another episode"
     )
     return _with(metadata, detail, "ends")
 
@@ -115,12 +115,13 @@ def split_at_ends(data: Trajectories) -> Trajectories:
     if not flagged.any():
         return data
     at = np.flatnonzero(flagged)
+    episode = data.episode_of_step[at[0]]
     repeats = np.ones(len(data.observations), np.int64)
     repeats[data.state_rows[at] + 1] = 2
     detail = (
-        f"{len(at):,} steps in the middle of an episode are flagged as its end, first in episode "
-        f"{data.episode_of_step[at[0]]}, step {at[0] - data.offsets[data.episode_of_step[at[0]]]}: what follows is taken as "
-        "another episode, which starts in the state recorded after that step"
+        f"{len(at):,} steps in the middle of an episode are flagged as its end, first in episode {episode}, step "
+        f"{at[0] - data.offsets[episode]}: what follows is taken as another episode, which starts in the state "
+        "recorded after that step"
     )
     return replace(
         data,

@@ -1,4 +1,4 @@
-"""How far policies' actions are from logged ones, beside always taking the mean action: has a policy learned anything?"""
+"""How far policies' actions are from logged ones, and whether that is closer than always taking the mean action."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -49,23 +49,22 @@ def compare_with_constant(
     They are measured on held-out steps in states that were not learned from; if there are none, on those learned from,
     where a policy that ignores its input shows as well.
     """
-    new = None if held_out is None else unseen(held_out, learned)
-    measured = learned if held_out is None or new is None or not new.any() else held_out
-    usable = np.flatnonzero(new if measured is held_out else np.ones(measured.steps, bool))
+    measured, usable = learned, np.ones(learned.steps, bool)
+    if held_out is not None and (new := unseen(held_out, learned)).any():
+        measured, usable = held_out, new
     steps = np.zeros(measured.steps, bool)
-    steps[np.random.default_rng(0).permutation(usable)[:MOST_STEPS]] = True
+    steps[np.random.default_rng(0).permutation(np.flatnonzero(usable))[:MOST_STEPS]] = True
     errors = action_errors(policies, measured, steps, learned.actions.mean(0, dtype=np.float64))
-    no_better = [
-        policy.seed for policy, share in zip(policies, errors["explained"], strict=True) if not share > 0
-    ]  # NaN is no better
+    # An error that is NaN is no better either.
+    no_better = [policy.seed for policy, share in zip(policies, errors["explained"], strict=True) if not share > 0]
     where = "held-out" if measured is held_out else "training"
     if no_better:
         worst = max(errors["action_error"])
         logger.warning(
             f"{len(no_better)} of {len(policies)} policies (seed{'s' * (len(no_better) > 1)} "
             f"{', '.join(map(str, no_better))}) predict the logged actions no better than always the mean action does: "
-            f"error up to {worst:.3g}, where the mean action has {errors['baseline']:.3g} ({where} steps, actions scaled "
-            "to ±1). Either the observations don't tell the actions, or training failed: look at the data with "
+            f"error up to {worst:.3g}, where the mean action has {errors['baseline']:.3g} ({where} steps, actions "
+            "scaled to ±1). Either the observations don't tell the actions, or training failed: look at the data with "
             "`trajstitch inspect`, standardise, or train for more `steps`"
         )
     return {"held_out": measured is held_out, **errors, "no_better_than_constant": no_better}

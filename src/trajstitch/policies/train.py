@@ -130,9 +130,9 @@ def train_run(
 ) -> Run:
     """Train policies in a run's folder, or continue a run with `resume`; return the run.
 
-    `top` is the fraction of the episodes to learn from, the best by `Trajectories.best`. `hold_out` is the share of these kept to
-    measure the action error on: if not given, 0.1 if the data names no environment, else 0. `source` are facts about
-    the data for the run's config.
+    `top` is the fraction of the episodes to learn from, the best by `Trajectories.best`. `hold_out` is the share of
+    these kept to measure the action error on: if not given, 0.1 if the data names no environment, else 0. `source` are
+    facts about the data for the run's config.
     """
     check_training(algorithm, seeds, seed, top, hold_out)
     known = data.metadata.evaluation_environment or data.metadata.environment
@@ -154,17 +154,14 @@ def note_on_stitched(data: Trajectories, algorithm: Algorithm) -> str | None:
     if not data.has_jumps:
         return None
     where = data.metadata.source or data.metadata.name
-    union = holds_originals(data)
-    kind = "stitched episodes beside the original ones" if union else "stitched episodes in place of the original ones"
-    clones = isinstance(algorithm, BC)
-    if union == clones:
-        better = (
-            "the stitched ones alone (`trajstitch stitch` without `keep_original`)"
-            if clones
-            else ("both together (`trajstitch stitch` with `keep_original=True`)")
-        )
-        return f"{where}: holds {kind}; {'cloning' if clones else 'learning a value'} usually does better on {better}"
-    return f"{where}: holds {kind}, which suits {'cloning' if clones else 'learning a value'}"
+    union, clones = holds_originals(data), not hasattr(algorithm, "discount")
+    holds = f"{where}: holds stitched episodes {'beside' if union else 'in place of'} the original ones"
+    learner = "a clone" if clones else "a learner of values"
+    if union != clones:
+        return f"{holds}, which suits {learner}"
+    if clones:
+        return f"{holds}; {learner} usually does better without the originals (stitch without `keep_original`)"
+    return f"{holds}; {learner} usually does better with the originals too (stitch with `keep_original=True`)"
 
 
 def _train_in(run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, seed: int) -> list[Policy]:
