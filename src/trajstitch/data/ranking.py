@@ -76,7 +76,7 @@ def usual_returns(
 def standardised(starts: Float[np.ndarray, "episodes observation"]) -> Float[np.ndarray, "episodes varying"]:
     """Return the columns that vary, standardised."""
     normaliser = robust_normaliser(starts)
-    return normaliser.apply(starts.astype(np.float64))[:, np.asarray(normaliser.std) < IGNORED]
+    return normaliser.apply(starts.astype(np.float64))[:, np.asarray(normaliser.std, np.float64) < IGNORED]
 
 
 def best_for_their_starts(

@@ -17,16 +17,15 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from trajstitch.data.normalise import Float32Loss, Normaliser
+from trajstitch.data.normalise import robust_normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import Transitions
 from trajstitch.learning.fit import Metrics, Objective, State, begin, fit, stack
-from trajstitch.learning.networks import normaliser_of
 from trajstitch.policies.action_error import action_errors, action_normaliser, unseen
 from trajstitch.policies.algorithm import actor_of
 from trajstitch.policies.policy import NetworkPolicy, Policy
 from trajstitch.policies.td3 import Actor, Critics, critic_error, towards
-from trajstitch.policies.training_data import normalised_steps, steps_with_targets
+from trajstitch.policies.training_data import LIMIT, normalised_steps, steps_with_targets
 
 __all__ = ["Evaluated", "FittedQ", "Sample", "action_errors", "estimated_returns", "unseen"]
 
@@ -91,9 +90,8 @@ def estimated_returns(
 ) -> tuple[Float[np.ndarray, " policies"], float]:
     """Estimate the discounted return from the data's first states: each policy's, and the logged behaviour's."""
     config = config or FittedQ()
-    seen = normaliser_of(data.observations[data.state_rows])
-    mean, std = Float32Loss.of(data.observations).avoid(Normaliser(np.asarray(seen.mean), np.asarray(seen.std)))
-    normaliser = action_normaliser(policies, data)._replace(mean=mean, std=std)
+    mean, std = robust_normaliser(data.observations[data.state_rows])
+    normaliser = action_normaliser(policies, data)._replace(mean=mean, std=std, limit=np.array(LIMIT, np.float32))
     logged_returns = data.discounted_returns(config.discount)
     middle = float(logged_returns.mean())
     size = max(float(logged_returns.std()), 0.01 * abs(middle)) or 1.0
@@ -120,7 +118,8 @@ def estimated_returns(
 
     networks = [policy for policy in policies if isinstance(policy, NetworkPolicy)]
     states = data.filled().observations
-    if len(networks) == len(policies) and all(policy.normaliser.is_linear(states) for policy in networks):
+    linear = all(one.is_linear(states) for one in (normaliser, *(policy.normaliser for policy in networks)))
+    if linear and len(networks) == len(policies):
         actors = [actor_of(policy, normaliser) for policy in networks]
         ours = fitted(logged, actors, [policy.seed for policy in policies], "fitted-Q")
         found = eqx.filter_vmap(lambda model: model.critics(state, model.actor(state)).mean())(ours.model)
