@@ -259,7 +259,7 @@ def test_scattered_rows_are_put_together_by_label_and_time(tmp_path: Path) -> No
     assert data.rewards.tolist() == [2, 1, 3, 5, 6]
     assert data.episode_terminated.tolist() == [True, False]
     assert data.episode_truncated.tolist() == [False, True]
-    assert {finding.check for finding in data.metadata.findings} == {"order"}
+    assert {finding.check for finding in data.metadata.findings} == {"order", "continuity"}
 
 
 def test_without_a_step_column_the_files_order_counts(tmp_path: Path) -> None:

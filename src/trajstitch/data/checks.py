@@ -22,6 +22,9 @@ MOST_CHOICES = 32
 MOST_LISTED = 12
 """Most dimensions to name in one line."""
 
+UNKNOWN = "the state after the last step of"
+"""How a note on unknown final states starts."""
+
 ADVICE = {
     "finite values": "drop or repair those episodes: one NaN spreads through every model",
     "action bounds": "the environment can't have applied them as logged: clip them if it clips, else repair the log",
@@ -45,17 +48,24 @@ def check(data: Trajectories) -> tuple[Finding, ...]:
         _changing_rewards(data),
         _distinct_episodes(data),
     )
-    loader = data.metadata.findings
-    unknown = len(data.unknown_rows)
-    if unknown:
-        detail = (
-            f"the state after the last step of {_share(unknown, len(data))} episodes was not recorded: clones learn "
-            "from these steps, and values from the terminated ones; models of the dynamics don't"
-        )
-        own = (*own, Finding("continuity", "note", detail))
+    # What a loader once said about unknown states may hold no longer, as after stitching.
+    loader = tuple(finding for finding in data.metadata.findings if not finding.detail.startswith(UNKNOWN))
+    if unknown := unknown_states(data):
+        own = (*own, unknown)
     elif not any(finding.check == "continuity" for finding in loader):
         own = (*own, Finding("continuity", "ok", "each step ends where the next one starts"))
     return (*own, *loader)
+
+
+def unknown_states(data: Trajectories) -> Finding | None:
+    """Return a note on final states that were not recorded, if there are any."""
+    if not len(data.unknown_rows):
+        return None
+    detail = (
+        f"{UNKNOWN} {_share(len(data.unknown_rows), len(data))} episodes was not recorded: clones learn from these "
+        "steps, and values from the terminated ones; models of the dynamics don't"
+    )
+    return Finding("continuity", "note", detail)
 
 
 def _finite_values(data: Trajectories) -> Finding:

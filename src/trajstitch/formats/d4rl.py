@@ -27,7 +27,7 @@ from trajstitch.data.trajectories import Finding, Metadata, Provenance, Trajecto
 from trajstitch.errors import InputError
 from trajstitch.formats import files, hdf5
 from trajstitch.formats.metadata import from_json, to_json
-from trajstitch.formats.rows import BLOCK, from_rows
+from trajstitch.formats.rows import BLOCK, from_rows, with_note_on_unknown
 from trajstitch.formats.spellings import as_flags
 from trajstitch.progress import logger, progress
 from trajstitch.storage import atomic
@@ -166,7 +166,7 @@ def _from_foreign(file: h5py.File, name: str, source: str) -> Trajectories:
         extra=extra,
         findings=tuple(findings),
     )
-    return rows.trajectories(terminated, truncated, metadata)
+    return with_note_on_unknown(rows.trajectories(terminated, truncated, metadata))
 
 
 def _time_outs(terminated: Bool[np.ndarray, " rows"], limit: int) -> Bool[np.ndarray, " rows"]:

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
 from trajstitch.data import ragged
+from trajstitch.data.checks import unknown_states
 from trajstitch.data.trajectories import Finding, Metadata, Trajectories
 from trajstitch.errors import InputError
 
@@ -103,6 +104,12 @@ def _with_cuts(
         f"{int(np.argmax(inside))}: what follows is taken as another episode"
     )
     return _with(metadata, detail, "ends")
+
+
+def with_note_on_unknown(data: Trajectories) -> Trajectories:
+    """Add a note to data of a log that doesn't record the final states."""
+    unknown = unknown_states(data)
+    return data if unknown is None else replace(data, metadata=_with(data.metadata, unknown.detail))
 
 
 def split_at_ends(data: Trajectories) -> Trajectories:

@@ -32,7 +32,7 @@ from trajstitch.formats import files
 from trajstitch.formats.arrow import Kind, Rows, open_table
 from trajstitch.formats.columns import Columns, describe, listed, resolve
 from trajstitch.formats.metadata import from_json, to_json
-from trajstitch.formats.rows import from_rows
+from trajstitch.formats.rows import from_rows, with_note_on_unknown
 from trajstitch.formats.spellings import ends
 from trajstitch.progress import progress
 from trajstitch.storage import atomic
@@ -89,7 +89,8 @@ def load(location: str, columns: Columns | None = None) -> Trajectories:
     file.read(kinds)
     if file.rows == 0:
         raise InputError(f"{source}: holds no rows, so no episodes")
-    return _trajectories(Rows(file, source), chosen, replace(metadata, findings=tuple(findings)))
+    data = _trajectories(Rows(file, source), chosen, replace(metadata, findings=tuple(findings)))
+    return data if ours is not None else with_note_on_unknown(data)
 
 
 def save(data: Trajectories, location: str, *, force: bool, columns: Columns | None = None) -> None:
