@@ -33,7 +33,11 @@ from trajstitch.policies.train import CHUNK, Algorithm, initial_state
 from trajstitch.storage.markdown import markdown_table
 from trajstitch.storage.runs import command_line, machine, versions
 
-TARGETS = {"bc": (BC(), 15, 15.0), "td3-bc": (TD3BC(), 5, 360.0), "iql": (IQL(), 5, 360.0)}
+TARGETS = {
+    "bc": (BC(standardise=False), 15, 15.0),
+    "td3-bc": (TD3BC(), 5, 360.0),
+    "iql": (IQL(standardise=False), 5, 360.0),
+}
 """Algorithm, seeds, and the seconds its published number of steps may take on an H200."""
 
 

@@ -49,7 +49,7 @@ def main() -> None:
     better = trajstitch.stitch(data, replace(preset("quick"), min_predictability=0))
     print(f"mean return of the data: {data.returns.mean():.2f} -> {better.returns.mean():.2f}")
     trajstitch.save(better, "table:slide-better.csv", force=True)
-    policy = trajstitch.train(better, BC(steps=2_000, standardise=True), seeds=1)[0]
+    policy = trajstitch.train(better, BC(steps=2_000), seeds=1)[0]
     print("force at +500 mm and at -500 mm:", policy.act(np.array([[500.0, 0.0], [-500.0, 0.0]])).ravel())
 
 

@@ -158,11 +158,11 @@ def policies() -> dict[str, str]:
 
     found = {}
     for name, policy in {
-        "bc": BC(),
+        "bc": BC(standardise=False),
         "gaussian": BC(gaussian=True, standardise=True),
-        "weighted-bc": WeightedBC(),
+        "weighted-bc": WeightedBC(standardise=False),
         "td3-bc": TD3BC(),
-        "iql": IQL(),
+        "iql": IQL(standardise=False),
     }.items():
         trained = trajstitch.train(hopper(), replace(reduced(policy), steps=400), seeds=2)
         found[name] = of_policies(trained)
@@ -195,7 +195,18 @@ def resumed() -> dict[str, str]:
     stitch = ("stitch", "npz:mixed.npz", "npz:better.npz", "--preset", "quick", "--run", "stitching")
     command(*stitch, stop_when=lambda: any(Path("stitching").glob("model-*")))
     command(*stitch, "--resume")
-    train = ("train", "bc", "npz:hopper.npz", "--steps", "20000", "--seeds", "2", "--run", "training")
+    train = (
+        "train",
+        "bc",
+        "npz:hopper.npz",
+        "--steps",
+        "20000",
+        "--seeds",
+        "2",
+        "--run",
+        "training",
+        "--no-standardise",
+    )
     command(*train, stop_when=lambda: len(list(Path("training/checkpoints").glob("*"))) >= 2)
     command(*train, "--resume")
     files = sorted(Path("training/checkpoints").iterdir())

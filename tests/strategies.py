@@ -27,7 +27,10 @@ def trajectories(
     empty_episodes: bool = False,
     longest: int = 5,
 ) -> Trajectories:
-    """A set of 1 to 6 episodes of up to `longest` steps, whose flags are set at episode ends only."""
+    """A set of 1 to 6 episodes of up to `longest` steps, whose flags are set at episode ends only.
+
+    Of all, some or none of them the state after the last step is unknown.
+    """
     lengths = draw(st.lists(st.integers(0 if empty_episodes else 1, longest), min_size=1, max_size=6))
     offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
     steps, episodes = int(offsets[-1]), len(lengths)
@@ -40,8 +43,11 @@ def trajectories(
         if length:
             terminated[stop - 1] = end in ("terminated", "both")
             truncated[stop - 1] = end in ("truncated", "both")
+    observations = _sample(observation_space, steps + episodes, random)
+    unknown = (np.array(lengths) > 0) & (random.random(episodes) < draw(st.sampled_from((0, 0, 0.5, 1))))
+    observations[(offsets[1:] + np.arange(episodes))[unknown]] = np.nan
     return Trajectories(
-        observations=_sample(observation_space, steps + episodes, random),
+        observations=observations,
         actions=random.uniform(-1, 1, (steps, spaces.flat_size(action_space))).astype(action_space.dtype),
         rewards=random.normal(size=steps).astype(draw(st.sampled_from(dtypes))),
         terminated=terminated,

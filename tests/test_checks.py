@@ -83,7 +83,7 @@ def test_every_check_has_a_verdict_on_whatever_it_gets(data: Trajectories) -> No
     ("name", "row", "place"),
     [
         ("observations", 0, "episode 0, step 0"),
-        ("observations", LENGTH, "episode 0, step 5"),
+        ("observations", LENGTH - 1, "episode 0, step 4"),
         ("observations", LENGTH + 1, "episode 1, step 0"),
         ("actions", STEPS - 1, "episode 3, step 4"),
         ("rewards", LENGTH, "episode 1, step 0"),

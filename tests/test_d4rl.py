@@ -191,14 +191,14 @@ def test_v2_rows_lose_no_step_and_keep_the_state_each_episode_ended_in(tmp_path:
     assert data.observations.dtype == data.actions.dtype == np.float32
 
 
-def test_without_next_observations_the_last_row_of_an_episode_goes_and_its_end_stays(tmp_path: Path) -> None:
+def test_without_next_observations_no_step_is_lost_and_each_final_state_is_unknown(tmp_path: Path) -> None:
+    whole = d4rl.load(write(tmp_path / "whole.hdf5", v2()))
     data = d4rl.load(write(tmp_path / "maze.hdf5", without("next_observations")))
-    assert data.offsets.tolist() == [0, 2, 4]
-    assert data.observations[:, 0].tolist() == [0, 1, 2, 103, 104, 105]
-    assert data.actions[:, 0].tolist() == pytest.approx([0, 0.1, 0.3, 0.4])
-    assert data.terminated.tolist() == [False, True, False, False]
-    assert data.truncated.tolist() == [False, False, False, True]
-    assert any(finding.check == "continuity" for finding in data.metadata.findings)
+    assert data.offsets.tolist() == [0, 3, 6]
+    assert data.observations[data.state_rows, 0].tolist() == [0, 1, 2, 103, 104, 105]
+    assert data.next_known.tolist() == [True, True, False, True, True, False]
+    for name in ("actions", "rewards", "terminated", "truncated"):
+        np.testing.assert_array_equal(getattr(data, name), getattr(whole, name))
 
 
 def test_v0_files_without_time_outs_are_cut_at_the_tasks_time_limit(tmp_path: Path) -> None:
@@ -210,12 +210,12 @@ def test_v0_files_without_time_outs_are_cut_at_the_tasks_time_limit(tmp_path: Pa
         "terminals": np.arange(steps) == 1199,
     }
     data = d4rl.load(write(tmp_path / "hopper_medium.hdf5", arrays))
-    assert data.lengths.tolist() == [999, 199, 999, 299]
+    assert data.lengths.tolist() == [1000, 200, 1000, 300]
     assert data.episode_terminated.tolist() == [False, True, False, False]
     assert data.episode_truncated.tolist() == [True, False, True, False]
     assert "no timeouts" in data.metadata.findings[0].detail
     unknown = d4rl.load(write(tmp_path / "robot.hdf5", arrays))
-    assert unknown.lengths.tolist() == [1199, 1299]
+    assert unknown.lengths.tolist() == [1200, 1300]
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 4, 100])

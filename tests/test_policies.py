@@ -262,7 +262,7 @@ def test_iql_scales_returns_to_span_1000() -> None:
         IQL().training_data(replace(data, rewards=np.ones(50)))
 
 
-def test_td3_bc_standardises_as_published_and_bc_and_iql_do_not() -> None:
+def test_all_policies_standardise_td3_bc_as_published_and_bc_and_iql_need_not() -> None:
     data = one_step(500)
     followed = data.observations.copy()
     followed[data.state_rows + 1] += 5
@@ -271,8 +271,10 @@ def test_td3_bc_standardises_as_published_and_bc_and_iql_do_not() -> None:
     raw = data.observations[data.state_rows]
     expected = (raw - raw.mean()) / (raw.std() + 1e-3)
     np.testing.assert_allclose(seen, expected, atol=1e-5)
-    for algorithm in (BC(), IQL()):
-        np.testing.assert_array_equal(algorithm.training_data(data).samples.observation, raw)
+    for algorithm in (BC, IQL):
+        seen = algorithm().training_data(data).samples.observation
+        np.testing.assert_allclose(seen, (raw - raw.mean()) / raw.std(), atol=1e-5)
+        np.testing.assert_array_equal(algorithm(standardise=False).training_data(data).samples.observation, raw)
 
 
 QUICK: dict[str, Any] = {"steps": 800, "hidden": (16,), "learning_rate": 3e-3, "discount": 0.5, "target_rate": 0.05}

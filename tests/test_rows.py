@@ -1,6 +1,6 @@
 """Flat rows cut into episodes: against a loop over the rows that anyone can check by eye."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from unittest.mock import patch
 
 import numpy as np
@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajstitch.data.trajectories import Metadata, Trajectories
+from trajstitch.data.checks import check
+from trajstitch.data.trajectories import Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import rows
-from trajstitch.formats.rows import from_rows
+from trajstitch.formats.rows import from_rows, split_at_ends
 
 METADATA = Metadata(source="npz:log.npz")
 
@@ -67,21 +68,17 @@ class Log:
         cut = []
         for numbers in episodes:
             states = [self.observations[row].tolist() for row in numbers]
-            if self.next_observations is not None:
-                states.append(self.next_observations[numbers[-1]].tolist())
-                steps = numbers
-            else:
-                steps = numbers[:-1]
-            if steps:
-                ended = numbers[-1]
-                cut.append(
-                    {
-                        "states": states,
-                        "steps": steps,
-                        "terminated": [*[False] * (len(steps) - 1), bool(self.terminated[ended])],
-                        "truncated": [*[False] * (len(steps) - 1), bool(self.truncated[ended])],
-                    }
-                )
+            ended, following = numbers[-1], self.next_observations
+            states.append([np.nan, np.nan] if following is None else following[ended].tolist())
+            cut.append(
+                {
+                    "states": states,
+                    "steps": numbers,
+                    "terminated": [*[False] * (len(numbers) - 1), bool(self.terminated[ended])],
+                    "truncated": [*[False] * (len(numbers) - 1), bool(self.truncated[ended])],
+                    "next_known": [*[True] * (len(numbers) - 1), following is not None],
+                }
+            )
         return cut
 
 
@@ -104,14 +101,11 @@ def test_rows_are_cut_as_by_a_loop_over_them(log: Log, block: int) -> None:
     expected = log.cut_slowly()
     # Breaks at flagged ends are no news, so they don't count against the limit; here there is none.
     with patch.object(rows, "BLOCK", block), patch.object(rows, "MOST_CUTS", 1):
-        if not expected:
-            with pytest.raises(InputError, match="every episode has a single row"):
-                log.cut()
-            return
         data = log.cut()
     assert len(data) == len(expected)
     for episode, wanted in zip(data, expected, strict=True):
-        assert episode.observations.tolist() == wanted["states"]
+        np.testing.assert_array_equal(episode.observations, wanted["states"])
+        assert episode.next_known.tolist() == wanted["next_known"]
         assert episode.actions[:, 0].tolist() == [row + 1000 for row in wanted["steps"]]
         assert episode.rewards.tolist() == [row + 2000 for row in wanted["steps"]]
         assert episode.terminated.tolist() == wanted["terminated"]
@@ -130,14 +124,36 @@ def test_with_next_observations_no_step_is_lost() -> None:
     assert data.metadata.findings == ()
 
 
-def test_without_next_observations_each_last_row_is_left_out_and_said_so() -> None:
+def test_without_next_observations_no_step_is_lost_either_and_the_final_states_are_unknown() -> None:
     data = Log(flags(3), flags(9)).cut()
-    assert data.lengths.tolist() == [3, 5]
+    assert data.lengths.tolist() == [4, 6]
     assert data.episode_terminated.tolist() == [True, False]
     assert data.episode_truncated.tolist() == [False, True]
+    assert np.flatnonzero(~data.next_known).tolist() == [3, 9]
+    (finding,) = (finding for finding in check(data) if finding.check == "continuity")
+    assert finding.verdict == "note"
+    assert "2 of 2 episodes was not recorded" in finding.detail
+
+
+def test_an_end_flag_within_a_label_ends_the_episode_and_is_said() -> None:
+    data = Log(flags(3), flags(9), np.zeros(10, int)).cut()
+    assert data.lengths.tolist() == [4, 6]
     (finding,) = data.metadata.findings
-    assert (finding.check, finding.verdict) == ("continuity", "note")
-    assert "each of the 2 episodes" in finding.detail
+    assert finding.check == "ends"
+    assert "1 rows in the middle of an episode are flagged as its end, first row 3" in finding.detail
+
+
+def test_episodes_with_flags_inside_are_split_and_keep_every_step_and_state() -> None:
+    whole = Log(flags(), flags(9), breaks=flags()).cut()
+    flagged = replace(whole, terminated=flags(3), provenance=Provenance.logged(whole.offsets))
+    data = split_at_ends(flagged)
+    assert data.lengths.tolist() == [4, 6]
+    assert data.episode_terminated.tolist() == [True, False]
+    np.testing.assert_array_equal(data.observations, np.insert(whole.observations, 4, whole.observations[4], axis=0))
+    np.testing.assert_array_equal(data.rewards, whole.rewards)
+    assert data.provenance is not None
+    assert "first in episode 0, step 3" in data.metadata.findings[-1].detail
+    assert split_at_ends(whole) is whole
 
 
 def test_an_unflagged_break_cuts_and_is_said() -> None:

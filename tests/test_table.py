@@ -220,10 +220,12 @@ def test_without_labels_a_row_without_an_action_ends_an_episode(tmp_path: Path) 
     assert load(tmp_path, text).equals(load(tmp_path, LOG))
 
 
-def test_an_episode_whose_end_was_not_recorded_gives_up_its_last_row(tmp_path: Path) -> None:
+def test_an_episode_whose_end_was_not_recorded_keeps_its_last_step_with_an_unknown_next_state(tmp_path: Path) -> None:
     data = load(tmp_path, LOG.replace("a,2,0.2,2.0,,,,\n", ""))
-    assert data.lengths.tolist() == [1, 2]
-    assert any("1 episodes don't record their final observation" in f.detail for f in data.metadata.findings)
+    assert data.lengths.tolist() == [2, 2]
+    assert data.rewards.tolist() == [1, 2, 3, 4]
+    assert data.next_known.tolist() == [True, False, True, True]
+    assert first_column(data) == [0, 0.1, None, 5, 6, 7]
 
 
 PLAIN = """\
@@ -245,11 +247,16 @@ MAPPING = Columns(
 )
 
 
+def first_column(data: Trajectories) -> list[float | None]:
+    """The first number of each observation; None for a state that was not recorded."""
+    return [None if np.isnan(number) else number for number in data.observations[:, 0].tolist()]
+
+
 def test_scattered_rows_are_put_together_by_label_and_time(tmp_path: Path) -> None:
     data = load(tmp_path, PLAIN, MAPPING)
-    assert data.lengths.tolist() == [2, 1]
-    assert data.observations[:, 0].tolist() == [0, 1, 2, 7, 8]
-    assert data.rewards.tolist() == [2, 1, 5]
+    assert data.lengths.tolist() == [3, 2]
+    assert first_column(data) == [0, 1, 2, None, 7, 8, None]
+    assert data.rewards.tolist() == [2, 1, 3, 5, 6]
     assert data.episode_terminated.tolist() == [True, False]
     assert data.episode_truncated.tolist() == [False, True]
     assert {finding.check for finding in data.metadata.findings} == {"order", "continuity"}
@@ -257,7 +264,7 @@ def test_scattered_rows_are_put_together_by_label_and_time(tmp_path: Path) -> No
 
 def test_without_a_step_column_the_files_order_counts(tmp_path: Path) -> None:
     data = load(tmp_path, PLAIN.replace("yes", "no"), replace(MAPPING, step=None))
-    assert data.observations[:, 0].tolist() == [1, 0, 2, 7, 8]
+    assert first_column(data) == [1, 0, 2, None, 7, 8, None]
 
 
 @pytest.mark.parametrize("zone", ["", "Z"])
@@ -270,7 +277,7 @@ def test_times_may_have_a_zone(tmp_path: Path, zone: str) -> None:
 def test_several_columns_together_name_an_episode(tmp_path: Path) -> None:
     text = "robot,run,t,s,a,r\nA,0,0,1,1,1\nB,0,0,2,2,2\nA,0,1,3,3,3\nB,0,1,4,4,4\nA,1,0,5,5,5\nA,1,1,6,6,6\n"
     columns = Columns(episode=("robot", "run"), step="t", observations=("s",), actions=("a",), reward="r")
-    assert load(tmp_path, text, columns).observations[:, 0].tolist() == [1, 3, 2, 4, 5, 6]
+    assert first_column(load(tmp_path, text, columns)) == [1, 3, None, 2, 4, None, 5, 6, None]
     with pytest.raises(InputError, match="rows 1 and 2 are the same step of the same episode"):
         load(tmp_path, text, replace(columns, episode=("run",)))
 
@@ -286,7 +293,7 @@ def test_end_flags_alone_divide_the_rows(tmp_path: Path) -> None:
 
 def test_labels_without_end_columns_leave_the_ends_open_and_say_so(tmp_path: Path) -> None:
     data = load(tmp_path, "episode,obs,action,reward\n0,1,1,1\n0,2,1,1\n1,3,1,1\n1,4,1,1\n")
-    assert data.lengths.tolist() == [1, 1]
+    assert data.lengths.tolist() == [2, 2]
     assert not (data.terminated | data.truncated).any()
     assert any(finding.check == "ends" for finding in data.metadata.findings)
 
@@ -305,9 +312,9 @@ def test_vectors_in_parquet_columns_are_read_as_lerobot_writes_them(tmp_path: Pa
             "task": ["push", "push", "push", "push"],
         },
     )
-    assert data.observations.tolist() == states
+    assert data.observations[data.state_rows].tolist() == states
     assert data.observations.dtype == data.actions.dtype == np.float32
-    assert data.lengths.tolist() == [1, 1]
+    assert data.lengths.tolist() == [2, 2]
     assert Finding("left out", "note", "columns that are not used: task") in data.metadata.findings
 
 
@@ -322,7 +329,7 @@ def test_columns_of_different_types_meet_in_the_widest(tmp_path: Path) -> None:
     data = load_parquet(tmp_path, content)
     assert data.observations.dtype == np.float32
     assert data.actions.dtype == data.rewards.dtype == np.float64
-    assert data.observations.tolist() == [[1, 1], [2, 0]]
+    assert data.observations[:-1].tolist() == [[1, 1], [2, 0]]
 
 
 def test_numbered_columns_are_put_in_the_order_of_their_numbers(tmp_path: Path) -> None:
@@ -336,7 +343,7 @@ def test_numbered_columns_are_put_in_the_order_of_their_numbers(tmp_path: Path) 
 def test_a_log_that_starts_with_whole_numbers_may_go_on_with_others(tmp_path: Path) -> None:
     rows = "".join(f"0,{row},1,1\n" for row in range(200_000))
     data = load(tmp_path, f"episode,obs,action,reward\n{rows}0,0.5,0.5,0.5\n0,1,1,1\n")
-    assert data.observations[-2, 0] == 0.5
+    assert data.observations[-3:-1, 0].tolist() == [0.5, 1]
 
 
 def test_spaces_byte_order_marks_and_compression_do_no_harm(tmp_path: Path) -> None:
@@ -538,8 +545,8 @@ def test_the_documented_mapping_reads_a_log_with_those_columns(tmp_path: Path) -
     assert columns.episode == ("robot", "run")
     header = "robot,run,time,x,y,joint_0,motor_0,gain,crashed,time_limit"
     data = load(tmp_path, f"{header}\nA,1,0,0,0,0,0.5,1,no,no\nA,1,1,1,1,1,0.5,2,no,yes\n", columns)
-    assert data.steps == 1
-    assert data.truncated.tolist() == [True]
+    assert data.steps == 2
+    assert data.truncated.tolist() == [False, True]
 
 
 def test_the_documented_table_is_one_of_ours(tmp_path: Path) -> None:

@@ -106,28 +106,6 @@ def test_no_episode_left_out_of_the_best_is_better_than_one_in_it(data: Trajecto
     assert sorted(zip(best.lengths > 0, best.returns, strict=True), reverse=True) == ranked[: len(best)]
 
 
-@pytest.mark.parametrize(("returns", "stitched_wins"), [((100, 109), False), ((100, 112), True), ((-100, -95), False)])
-def test_a_stitched_episode_ranks_above_a_logged_one_only_if_better_by_a_tenth(returns, stitched_wins) -> None:
-    data = two_episodes()
-    rewards = np.zeros(data.steps)
-    rewards[data.offsets[:-1]] = returns
-    jump = np.arange(data.steps) == data.offsets[1]
-    provenance = replace(Provenance.logged(data.offsets), stitched=jump)
-    data = replace(data, rewards=rewards, provenance=provenance)
-    assert data.best(0.5).returns[0] == returns[stitched_wins]
-
-
-def test_stitched_episodes_within_a_tenth_of_the_last_are_chosen_too() -> None:
-    data = concatenate([two_episodes(), two_episodes()])
-    rewards = np.zeros(data.steps)
-    rewards[data.offsets[:-1]] = 100, 95, 89, 94
-    jumps = np.zeros(data.steps, bool)
-    jumps[data.offsets[[0, 1, 2]]] = True
-    data = replace(data, rewards=rewards, provenance=replace(Provenance.logged(data.offsets), stitched=jumps))
-    assert data.best(0.25).returns.tolist() == [94]  # the only return that is known
-    assert data.best(0.5).returns.tolist() == [100, 95, 94]
-
-
 def test_the_best_keep_their_order() -> None:
     data = concatenate([two_episodes(), two_episodes()])
     assert data.best(0.75).returns.tolist() == [3, 5, 5]

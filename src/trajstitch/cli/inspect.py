@@ -91,6 +91,9 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
             f"{report['episodes']:,} episodes"
         )
         facts.append(("Stitched", text))
+        if "corrected_mean_return" in report:
+            mean = number(report["corrected_mean_return"])
+            facts.append(("  Mean return", f"{mean} with the costs that trajectories cut off early would still pay"))
         for name, title in (("margin", "Margin"), ("value_gain", "Value gain")):
             quartiles = stitched["quartiles"][name]
             if quartiles:

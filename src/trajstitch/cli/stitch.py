@@ -170,7 +170,7 @@ def summary(done: Stitched) -> dict[str, Any]:
         "stitched_steps": 0 if origin is None else int(origin.stitched.sum()),
         "passes": done.passes,
         "unchanged_because": done.reason,
-        "predictability": done.predictability,
+        "columns": done.columns,
         "models": [asdict(report) for report in done.reports],
         "seconds": done.seconds,
     }
@@ -183,6 +183,7 @@ def _facts(data: Trajectories) -> dict[str, Any]:
         "episodes": len(data),
         "steps": data.steps,
         "mean_return": float(returns.mean()),
+        "corrected_mean_return": float(data.corrected_returns.mean()),
         "top_return": float(top.mean()),
         "mean_length": float(data.lengths.mean()),
         "score": float(normalised(returns.mean(), data.metadata)) if reference(data.metadata) else None,
@@ -213,8 +214,9 @@ def show(
         score = "" if after["score"] is None else f" (score {before['score']:.1f} → {after['score']:.1f})"
         out.print(
             f"{name and f'{name}: '}Mean return of the data {before['mean_return']:,.0f} → "
-            f"{after['mean_return']:,.0f}{score}; {one['stitched_steps'] / max(after['steps'], 1):.2%} of the steps "
-            f"are jumps. Saved {target}: {one['consists_of']}",
+            f"{after['mean_return']:,.0f}{corrected(after)}{score}; "
+            f"{one['stitched_steps'] / max(after['steps'], 1):.2%} of the steps are jumps. Saved {target}: "
+            f"{one['consists_of']}",
             soft_wrap=True,
         )
     if done[0].reason is not None:
@@ -223,6 +225,14 @@ def show(
     record = StitchRecord.of(done[0].after.metadata)
     policy = "iql" if record is not None and record.kept_original else "bc"
     out.print(f"Train a policy on it with: trajstitch train {policy} {targets[0]}", soft_wrap=True)
+
+
+def corrected(facts: dict[str, Any]) -> str:
+    """Return the mean return with the costs that cut-off trajectories have not paid, where it differs."""
+    mean = facts["corrected_mean_return"]
+    if f"{mean:,.0f}" == f"{facts['mean_return']:,.0f}":
+        return ""
+    return f" ({mean:,.0f} with the costs that trajectories cut off early would still pay)"
 
 
 def passes(facts: dict[str, Any]) -> Table:

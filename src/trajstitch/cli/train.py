@@ -38,7 +38,7 @@ class Train(ColumnFlags, Generic[Method]):
     seed: int = 0
     """The first seed."""
     top: float = 1.0
-    """Fraction of the episodes to learn from, the best by return; of stitched data, also those within 10 % of them."""
+    """Fraction of the episodes to learn from, the best by return; of stitched data, the best for their starts."""
     hold_out: float | None = None
     """Share of the episodes to measure the action error on; if not given, 0.1 where no environment is known, else 0."""
     run: Path | None = None
@@ -78,12 +78,17 @@ class Train(ColumnFlags, Generic[Method]):
             raise
         found = checkpoints(run.folder)
         last = run.metrics()[-1]
+        errors = run.read_json("action-error")
         if self.json:
-            print_json({"run": str(run.folder), "checkpoints": [str(path) for path in found], "metrics": last})
+            facts = {"checkpoints": [str(path) for path in found], "metrics": last, "action_error": errors}
+            print_json({"run": str(run.folder), **facts})
             return
         shown = ", ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in last.items() if name != "step")
         stdout().print(
             f"{run.folder}: {self.seeds} policies after {last['step']:,} steps{shown and f' ({shown})'}\n"
+            f"action error {sum(errors['action_error']) / self.seeds:.3g} on "
+            f"{'held-out' if errors['held_out'] else 'training'} steps; always the mean action has "
+            f"{errors['baseline']:.3g}\n"
             f"score them with: trajstitch evaluate {run.folder}",
             soft_wrap=True,
         )

@@ -1,7 +1,7 @@
 """Checks of whether data is fit to learn from. Every check gives a verdict, also if it finds nothing.
 
 `bad` is data that no method should learn from; `note` is a fact that a user should know and that may be intended. Each
-check is one pass over blocks of rows, without a copy of the data.
+check is one pass over blocks of rows, without a copy of the data (unless final states are unknown).
 """
 
 from collections.abc import Iterator
@@ -21,6 +21,9 @@ MOST_CHOICES = 32
 """Actions with at most this many distinct values, all whole numbers, may be discrete choices."""
 MOST_LISTED = 12
 """Most dimensions to name in one line."""
+
+UNKNOWN = "the state after the last step of"
+"""How a note on unknown final states starts."""
 
 ADVICE = {
     "finite values": "drop or repair those episodes: one NaN spreads through every model",
@@ -45,15 +48,29 @@ def check(data: Trajectories) -> tuple[Finding, ...]:
         _changing_rewards(data),
         _distinct_episodes(data),
     )
-    loader = data.metadata.findings
-    if not any(finding.check == "continuity" for finding in loader):
+    # What a loader once said about unknown states may hold no longer, as after stitching.
+    loader = tuple(finding for finding in data.metadata.findings if not finding.detail.startswith(UNKNOWN))
+    if unknown := unknown_states(data):
+        own = (*own, unknown)
+    elif not any(finding.check == "continuity" for finding in loader):
         own = (*own, Finding("continuity", "ok", "each step ends where the next one starts"))
     return (*own, *loader)
 
 
+def unknown_states(data: Trajectories) -> Finding | None:
+    """Return a note on final states that were not recorded, if there are any."""
+    if not len(data.unknown_rows):
+        return None
+    detail = (
+        f"{UNKNOWN} {_share(len(data.unknown_rows), len(data))} episodes was not recorded: clones learn from these "
+        "steps, and values from the terminated ones; models of the dynamics don't"
+    )
+    return Finding("continuity", "note", detail)
+
+
 def _finite_values(data: Trajectories) -> Finding:
     found = []
-    for name, values in (("observations", data.observations), ("actions", data.actions), ("rewards", data.rewards)):
+    for name, values in (("observations", _states(data)), ("actions", data.actions), ("rewards", data.rewards)):
         first = first_nonfinite(values)
         if first is None:
             continue
@@ -151,7 +168,7 @@ def _whole_actions(data: Trajectories) -> Finding:
 
 def _constant_dimensions(data: Trajectories) -> Finding:
     parts = []
-    for name, values in (("observation", data.observations), ("action", data.actions)):
+    for name, values in (("observation", data.filled().observations), ("action", data.actions)):
         varies = np.zeros(values.shape[1], bool)
         for _, part in _blocks(values):
             varies |= (part != values[0]).any(axis=0)
@@ -210,6 +227,15 @@ def _digest(data: Trajectories, episode: int) -> bytes:
     return digest.digest()
 
 
+def _states(data: Trajectories) -> Float[np.ndarray, "states observation"]:
+    """Return the observations, with zeros for final states that were not recorded: those are no bad data."""
+    if not len(data.unknown_rows):
+        return data.observations
+    observations = data.observations.copy()
+    observations[data.unknown_rows] = 0
+    return observations
+
+
 def _blocks(values: Float[np.ndarray, "rows ..."]) -> Iterator[tuple[int, Float[np.ndarray, "rows ..."]]]:
     return ((start, values[start : start + BLOCK]) for start in range(0, len(values), BLOCK))
 
@@ -227,7 +253,7 @@ def _share(part: int, whole: int) -> str:
 def require_finite(data: Trajectories, uri: str) -> None:
     """Raise if there is a NaN or infinite value; the message says where the first one is."""
     for name, rows, starts in (
-        ("observations", data.observations, data.first_rows),
+        ("observations", _states(data), data.first_rows),
         ("actions", data.actions, data.offsets[:-1]),
         ("rewards", data.rewards, data.offsets[:-1]),
     ):

@@ -46,6 +46,12 @@ class ColumnRoles:
     def controlled(self) -> Bool[np.ndarray, " columns"]:
         return ~(self.fixed | self.exogenous | self.irrelevant)
 
+    def without_irrelevant(self) -> tuple["ColumnRoles", Bool[np.ndarray, " columns"]]:
+        """Return the roles of the columns that matter, and which these are."""
+        relevant = ~self.irrelevant
+        roles = ColumnRoles(self.fixed[relevant], self.exogenous[relevant], self.irrelevant[relevant])
+        return roles, relevant
+
     @classmethod
     def none(cls, columns: int) -> "ColumnRoles":
         """Return the roles of columns that are all controlled."""
@@ -70,6 +76,14 @@ def find_roles(
         return ColumnRoles(found_fixed, np.zeros_like(moves), np.zeros_like(moves))
     matters = _matters(sample, by_itself, moves & ~by_itself)
     return ColumnRoles(found_fixed, by_itself & matters, by_itself & ~matters)
+
+
+def column_names(data: Trajectories) -> list[str]:
+    """Return the names of the observation columns: those of the table they came from, or their numbers."""
+    names = data.metadata.extra.get("observation_names")
+    if isinstance(names, list) and len(names) == data.observation_size:
+        return [str(name) for name in names]
+    return [str(number) for number in range(data.observation_size)]
 
 
 def fixed_columns(data: Trajectories) -> Bool[np.ndarray, " columns"]:

@@ -15,14 +15,33 @@ FAR, SMALL = 1e4, 1e-5
 """A column is far from zero if its mean is FAR times its standard deviation: float32 would merge its values. It is
 small if its standard deviation is below SMALL: it would count as constant."""
 
+HEAVY = 3.0
+"""A column has heavy tails if its standard deviation is this many times that of its bulk: the few largest values would
+make all others look alike."""
+BULK = (0.05, 0.5, 0.95)
+"""Quantiles of the bulk's ends and middle."""
+BULK_WIDTH = 3.29
+"""Standard deviations between the bulk's ends in a normal distribution."""
+MOST_QUANTILE_ROWS = 100_000
+"""Rows that the bulk is measured on, at most."""
+IGNORED = 1e300
+"""Standard deviation of a column that is ignored: divided by it, every number is 0 in float32."""
+
 WIDEST = 1000
 """A bound that is further from the logged actions than this many times their range (or 1) is ignored: a network whose
 output spans it could not resolve them."""
 
 
-def varies(std: Any, size: Any, rounding: float = ROUNDING) -> Bool[np.ndarray, "..."]:
+def varies(std: Any, size: Any, rounding: Any = ROUNDING) -> Bool[np.ndarray, "..."]:
     """Return whether a standard deviation exceeds the rounding error of numbers of this size; a constant's doesn't."""
     return std > rounding * size
+
+
+def recorded(rows: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "recorded columns"]:
+    """Return the rows that are not NaN in every column: those stand for states that were not recorded."""
+    if not rows.shape[1] or not np.isnan(rows[:, 0]).any():
+        return rows
+    return rows[~np.isnan(rows).all(1)]
 
 
 class Normaliser(NamedTuple):
@@ -36,8 +55,12 @@ class Normaliser(NamedTuple):
 
     @classmethod
     def of(cls, rows: Float[np.ndarray, "rows columns"], epsilon: float = 0.0) -> "Normaliser":
-        """Compute them in double precision; `epsilon` is added to the standard deviation of columns that vary."""
-        mean, std = rows.mean(0, dtype=np.float64), rows.std(0, dtype=np.float64)
+        """Compute them in double precision; `epsilon` is added to the standard deviation of columns that vary.
+
+        Rows of states that were not recorded don't count.
+        """
+        rows = recorded(rows)
+        mean, std = _mean_and_std(rows)
         return cls(mean, np.where(varies(std, 1 + np.abs(mean)), std + epsilon, 1.0))
 
     @classmethod
@@ -48,15 +71,56 @@ class Normaliser(NamedTuple):
 
         In raw units, the smallest error in a column of tiny units would outweigh all others.
         """
-        found, size = cls.of(changes), changes.std(0, dtype=np.float64)
-        still = ~varies(size, 1 + np.abs(changes.mean(0, dtype=np.float64)))
-        return cls(found.mean, np.where(still, cls.of(states).std, found.std))
+        mean, std = _mean_and_std(recorded(changes))
+        return cls(mean, np.where(varies(std, 1 + np.abs(mean)), std, cls.of(states).std))
 
     def apply(self, rows: Any) -> Any:
         return (rows - self.mean) / self.std
 
     def undo(self, rows: Any) -> Any:
         return rows * self.std + self.mean
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def robust_normaliser(rows: Float[np.ndarray, "rows columns"], epsilon: float = 0.0) -> Normaliser:
+    """Return a normaliser that shows a network every column that varies, in any unit.
+
+    - A column that is constant, but for rounding, is ignored: a network has learned nothing about another value of it.
+    - A column with heavy tails is scaled by its bulk, from the 5 % to the 95 % quantile, around its median.
+    - `epsilon` is added to standard deviations that exceed it.
+    - Columns that float32 would lose are in double precision; if there are none, the arrays are float32.
+    """
+    rows = recorded(rows)
+    lowest, highest = rows.min(0).astype(np.float64), rows.max(0).astype(np.float64)
+    size = np.maximum(np.abs(lowest), np.abs(highest))
+    rounding = _rounding(rows, size)
+    constant = ~(highest - lowest > rounding * size)
+    mean, std = _mean_and_std(rows)
+    extreme = ~constant & ((size > 1e150) | (size < 1e-150))  # squares overflow or vanish
+    mean[extreme], std[extreme] = (part * size[extreme] for part in _mean_and_std(rows[:, extreme] / size[extreme]))
+    low, middle, high = np.quantile(rows[:: 1 + len(rows) // MOST_QUANTILE_ROWS].astype(np.float64), BULK, axis=0)
+    bulk = (high - low) / BULK_WIDTH
+    heavy = ~constant & (HEAVY * bulk < std) & varies(high - low, np.maximum(np.abs(low), np.abs(high)), rounding)
+    spread = np.where(heavy, bulk, np.where(std > epsilon, std + epsilon, std))
+    exact = Normaliser(np.where(heavy, middle, mean), np.where(constant, IGNORED, spread))
+    single = Normaliser(*(part.astype(np.float32) for part in exact))
+    enough = ~constant & ~heavy & (std > max(SMALL, epsilon)) & (np.abs(mean) <= FAR * std) & np.isfinite(single.std)
+    if enough.all():
+        return single
+    return Normaliser(*(np.where(enough, *parts) for parts in zip(single, exact, strict=True)))
+
+
+def _mean_and_std(rows: Float[np.ndarray, "rows columns"]) -> tuple[Any, Any]:
+    return rows.mean(0, dtype=np.float64), rows.std(0, dtype=np.float64)
+
+
+def _rounding(
+    rows: Float[np.ndarray, "rows columns"], size: Float[np.ndarray, " columns"]
+) -> Float[np.ndarray, " columns"]:
+    """Return the relative size of differences that may be rounding alone, by the precision of each column's values."""
+    single = (rows == rows.astype(np.float32)).all(0)  # also of doubles that were float32 once
+    counts = (rows == np.round(rows)).all(0) & (size < 1 << 24)  # whole numbers are exact
+    return np.where(single & ~counts, ROUNDING, 1000 * float(np.finfo(np.float64).eps))
 
 
 class Float32Loss(NamedTuple):
@@ -69,7 +133,8 @@ class Float32Loss(NamedTuple):
 
     @classmethod
     def of(cls, states: Float[np.ndarray, "rows columns"]) -> "Float32Loss":
-        mean, std = states.mean(0, dtype=np.float64), states.std(0, dtype=np.float64)
+        states = recorded(states)
+        mean, std = _mean_and_std(states)
         changes = varies(std, np.abs(states).max(0), 1000 * float(np.finfo(states.dtype).eps))
         return cls(mean, std, changes & (np.abs(mean) > FAR * std), changes & (std < SMALL))
 

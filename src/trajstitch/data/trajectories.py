@@ -1,8 +1,11 @@
 """The data: trajectories as flat arrays and episode offsets.
 
-An episode of T steps has T+1 observations, so the next state of every step is known, and the rows of `observations` for
-episode e start at `offsets[e] + e`. Terminated and truncated are different things: nothing follows a termination, while
-after a truncation (a time limit, or the end of the log) the episode went on unobserved.
+An episode of T steps has T+1 observations, and the rows of `observations` for episode e start at `offsets[e] + e`. If
+the state after an episode's last step was not recorded, its row is NaN in every column, and `next_known` is False at
+that step: its action and reward count, but no model of the dynamics may learn from it.
+
+Terminated and truncated are different things: nothing follows a termination, while after a truncation (a time limit, or
+the end of the log) the episode went on unobserved.
 """
 
 import hashlib
@@ -187,12 +190,59 @@ class Trajectories:
         """Row of `observations` with each episode's first one."""
         return _frozen(self.offsets[:-1] + np.arange(len(self)))
 
+    # States that were not recorded
+
+    @cached_property
+    def unknown_rows(self) -> Integer[np.ndarray, " unknown"]:
+        """Rows of `observations` that stand for a final state that was not recorded: NaN in every column."""
+        last = (self.first_rows + self.lengths)[self.lengths > 0]
+        return _frozen(last[np.isnan(self.observations[last]).all(1)] if self.observation_size else last[:0])
+
+    @cached_property
+    def next_known(self) -> Bool[np.ndarray, " steps"]:
+        """Whether each step's next state was recorded; only an episode's last step may lack it."""
+        known = np.ones(self.steps, bool)
+        known[np.searchsorted(self.state_rows, self.unknown_rows - 1)] = False
+        return _frozen(known)
+
+    @property
+    def target_known(self) -> Bool[np.ndarray, " steps"]:
+        """Whether values can learn from each step: its next state is known, or it terminated and nothing follows."""
+        return self.next_known | self.terminated
+
+    def filled(self) -> "Trajectories":
+        """Return the data without NaN for unknown final states: each is replaced by the state before it.
+
+        The data itself if there are none. `next_known` of the result is True everywhere: ask the data itself which
+        steps models of the dynamics may learn from.
+        """
+        if not len(self.unknown_rows):
+            return self
+        observations = self.observations.copy()
+        observations[self.unknown_rows] = observations[self.unknown_rows - 1]
+        return replace(self, observations=observations)
+
     # Returns and ends
 
     @cached_property
     def returns(self) -> Float[np.ndarray, " episodes"]:
         """Undiscounted sum of rewards of each episode."""
         return _frozen(ragged.sums(self.rewards, self.lengths))
+
+    @property
+    def has_jumps(self) -> bool:
+        """Whether any step is stitched."""
+        return self.provenance is not None and bool(self.provenance.stitched.any())
+
+    @cached_property
+    def corrected_returns(self) -> Float[np.ndarray, " episodes"]:
+        """The returns; in stitched data, with the costs that trajectories cut off early have not paid."""
+        if not self.has_jumps:
+            return self.returns
+        from trajstitch.data.ranking import full_length, with_missing_costs
+
+        longest = full_length(self.lengths, self.episode_terminated)
+        return _frozen(with_missing_costs(self.returns, self.lengths, self.episode_terminated, longest))
 
     def discounted_returns(
         self, discount: float, after: Float[np.ndarray, " episodes"] | None = None
@@ -266,26 +316,23 @@ class Trajectories:
         return (self[episode] for episode in range(len(self)))
 
     def best(self, fraction: float) -> "Trajectories":
-        """Return the best `fraction` of the episodes by return (at least one), in their original order.
+        """Return the best `fraction` of the episodes (rounded, at least one), in their original order.
 
-        Episodes without steps come last. The return of a stitched episode is partly predicted and counts 10 % less,
-        the tolerance with which stitching accepts trajectories. If the last chosen episode is stitched, all episodes
-        within that tolerance of it are chosen too: the best stitched episodes are very similar, and alone would show
-        few states.
+        Of logged data those with the highest returns. Of stitched data those that achieve most beyond what is usual
+        from such a start, with starts as varied as all are (`data/ranking.py`): where all trajectories are good,
+        returns rank starts. Costs that cut-off trajectories have not paid count. Episodes without steps come last.
         """
+        from trajstitch.data.ranking import best_for_their_starts
+
         if not 0 < fraction <= 1:
             raise InputError(f"`fraction` must be above 0 and at most 1, not {fraction}")
         count = max(1, round(fraction * len(self)))
-        returns, stitched = self.returns, np.zeros(len(self), bool)
-        if self.provenance is not None:
-            stitched = ragged.sums(self.provenance.stitched, self.lengths) > 0
-        least = np.where(self.lengths > 0, returns - np.where(stitched, 0.1 * np.abs(returns), 0), -np.inf)
-        order = np.argsort(-least, kind="stable")
-        chosen = np.zeros(len(self), bool)
-        chosen[order[:count]] = True
-        if stitched[order[count - 1]]:
-            chosen |= (returns >= least[order[count - 1]]) & (self.lengths > 0)
-        return self[np.flatnonzero(chosen)]
+        filled = np.flatnonzero(self.lengths > 0)
+        if not self.has_jumps or count > len(filled):
+            returns = np.where(self.lengths > 0, self.returns, -np.inf)
+            return self[np.sort(np.argsort(-returns, kind="stable")[:count])]
+        starts = self.observations[self.first_rows[filled]]
+        return self[np.sort(filled[best_for_their_starts(starts, self.corrected_returns[filled], count)])]
 
     def summary(self) -> dict[str, Any]:
         """Return sizes and the distribution of returns and lengths, as plain JSON values."""
@@ -300,7 +347,11 @@ class Trajectories:
             }
             for name, values in (("returns", returns), ("lengths", lengths))
         }
-        stitched = {} if self.provenance is None else {"stitched": int(self.provenance.stitched.sum())}
+        stitched: dict[str, float] = {}
+        if self.provenance is not None:
+            stitched["stitched"] = int(self.provenance.stitched.sum())
+        if not np.array_equal(self.corrected_returns, returns, equal_nan=True):
+            stitched["corrected_mean_return"] = float(self.corrected_returns.mean())
         return {
             "name": self.metadata.name,
             "source": self.metadata.source,
@@ -311,6 +362,7 @@ class Trajectories:
             "bytes": self.nbytes,
             "terminated": int(self.episode_terminated.sum()),
             "truncated": int(self.episode_truncated.sum()),
+            **({"final_state_unknown": len(self.unknown_rows)} if len(self.unknown_rows) else {}),
             **spread,
             "mean_reward": float(self.rewards.mean(dtype=np.float64)) if self.steps else 0.0,
             **stitched,
@@ -326,6 +378,20 @@ class Trajectories:
 
 
 _FLAGS = ("terminated", "truncated", "offsets")
+
+
+def holds_originals(data: Trajectories) -> bool:
+    """Return whether stitched data also holds the logged episodes that its stitched ones were made from.
+
+    Told from the provenance: the starts of episodes with jumps are also starts of episodes without any. Nearly all must
+    be, since where several stitchings are joined, many are.
+    """
+    if data.provenance is None:
+        return False
+    first = data.offsets[:-1][data.lengths > 0]
+    start = data.provenance.source_episode[first].astype(np.int64) << 32 | data.provenance.source_step[first]
+    changed = ragged.sums(data.provenance.stitched, data.lengths)[data.lengths > 0] > 0
+    return bool(changed.any() and np.isin(start[changed], start[~changed]).mean() > 0.95)
 
 
 def concatenate(parts: Sequence[Trajectories]) -> Trajectories:

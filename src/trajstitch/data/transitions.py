@@ -23,9 +23,14 @@ class Transitions(NamedTuple):
 
 
 def transitions(data: Trajectories, steps: Integer[np.ndarray, " some"] | None = None) -> Transitions:
-    """Return the given steps (all if not given) as NumPy arrays; `fit` moves them to the device."""
+    """Return the given steps (all if not given) as NumPy arrays; `fit` moves them to the device.
+
+    A step whose next state is unknown gets its own state as the next one. So there is no NaN, and a value whose target
+    at a terminated step is the reward alone learns from it; models of the dynamics take only the steps of `hold_out`.
+    """
     steps = np.arange(data.steps) if steps is None else steps
     rows = data.state_rows[steps]
+    following = rows + data.next_known[steps]
 
     def single(array: np.ndarray) -> Any:
         return array.astype(np.float32, copy=False)
@@ -34,33 +39,36 @@ def transitions(data: Trajectories, steps: Integer[np.ndarray, " some"] | None =
         observation=single(data.observations[rows]),
         action=single(data.actions[steps]),
         reward=single(data.rewards[steps]),
-        next_observation=single(data.observations[rows + 1]),
+        next_observation=single(data.observations[following]),
         terminated=data.terminated[steps],  # pyright: ignore[reportArgumentType]
     )
 
 
 def hold_out(
-    data: Trajectories, fraction: float, seed: int = 0
+    data: Trajectories, fraction: float, seed: int = 0, usable: Bool[np.ndarray, " steps"] | None = None
 ) -> tuple[Integer[np.ndarray, " train"], Integer[np.ndarray, " held_out"]]:
-    """Split the steps into training and held-out ones.
+    """Split the usable steps into training and held-out ones; if not given, those whose next state is known.
 
     Whole episodes are held out, since neighbouring steps are nearly equal.
     """
-    if data.steps < 2:
+    steps = np.flatnonzero(data.next_known if usable is None else usable)
+    if len(steps) < 2:
+        known = "" if len(steps) == data.steps else " with a known next state"
         raise InputError(
-            f"{data.metadata.source or data.metadata.name}: {data.steps} step(s) are too few to learn from"
+            f"{data.metadata.source or data.metadata.name}: {len(steps)} step(s){known} are too few to learn from"
         )
     random = np.random.default_rng(seed)
-    wanted = min(max(round(fraction * data.steps), 1), data.steps - 1)
+    wanted = min(max(round(fraction * len(steps)), 1), len(steps) - 1)
     if len(data) >= FEWEST_EPISODES:
+        lengths = np.bincount(data.episode_of_step[steps], minlength=len(data))
         order = random.permutation(len(data))
-        order = order[data.lengths[order] <= 2 * wanted]  # one long episode must not take all
-        before = np.cumsum(data.lengths[order]) - data.lengths[order]
+        order = order[lengths[order] <= 2 * wanted]  # one long episode must not take all
+        before = np.cumsum(lengths[order]) - lengths[order]
         chosen = np.zeros(len(data), bool)
         chosen[order[before < wanted]] = True
-        held = chosen[data.episode_of_step]
+        held = chosen[data.episode_of_step[steps]]
         if held.any() and not held.all():
-            return np.flatnonzero(~held), np.flatnonzero(held)
-    held = np.zeros(data.steps, bool)
-    held[random.permutation(data.steps)[:wanted]] = True
-    return np.flatnonzero(~held), np.flatnonzero(held)
+            return steps[~held], steps[held]
+    held = np.zeros(len(steps), bool)
+    held[random.permutation(len(steps))[:wanted]] = True
+    return steps[~held], steps[held]

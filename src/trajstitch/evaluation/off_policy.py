@@ -1,4 +1,4 @@
-"""Off-policy estimates: how close policies are to data, and which return they may have, without any rollout.
+"""Off-policy estimates: which return policies may have, without any rollout.
 
 The return is estimated by fitted-Q evaluation (Le et al. 2019): Q of the policy itself, learned from the data's steps.
 It is an estimate, and no better than the data's coverage of what the policy would do. It looks beyond the end of a
@@ -8,25 +8,26 @@ way.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from trajstitch.data.normalise import Float32Loss, Normaliser, action_bounds
+from trajstitch.data.normalise import robust_normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import Transitions
 from trajstitch.learning.fit import Metrics, Objective, State, begin, fit, stack
-from trajstitch.learning.fit_report import explained
-from trajstitch.learning.networks import normaliser_of
+from trajstitch.policies.action_error import action_errors, action_normaliser, unseen
 from trajstitch.policies.algorithm import actor_of
-from trajstitch.policies.policy import NetworkPolicy, Policy, PolicyNormaliser
+from trajstitch.policies.policy import NetworkPolicy, Policy
 from trajstitch.policies.td3 import Actor, Critics, critic_error, towards
-from trajstitch.policies.training_data import normalised_steps
+from trajstitch.policies.training_data import LIMIT, normalised_steps, steps_with_targets
+
+__all__ = ["Evaluated", "FittedQ", "Sample", "action_errors", "estimated_returns", "unseen"]
 
 
 class Sample(NamedTuple):
@@ -89,9 +90,8 @@ def estimated_returns(
 ) -> tuple[Float[np.ndarray, " policies"], float]:
     """Estimate the discounted return from the data's first states: each policy's, and the logged behaviour's."""
     config = config or FittedQ()
-    seen = normaliser_of(data.observations[data.state_rows])
-    mean, std = Float32Loss.of(data.observations).avoid(Normaliser(np.asarray(seen.mean), np.asarray(seen.std)))
-    normaliser = _normaliser(policies, data)._replace(mean=mean, std=std)
+    mean, std = robust_normaliser(data.observations[data.state_rows])
+    normaliser = action_normaliser(policies, data)._replace(mean=mean, std=std, limit=np.array(LIMIT, np.float32))
     logged_returns = data.discounted_returns(config.discount)
     middle = float(logged_returns.mean())
     size = max(float(logged_returns.std()), 0.01 * abs(middle)) or 1.0
@@ -106,7 +106,7 @@ def estimated_returns(
     def fitted(samples: Sample, actors: Sequence[Actor | None], seeds: Sequence[int], title: str) -> State:
         keys = [jax.random.key(seed) for seed in seeds]
         models = stack([config.init(key, actor, inputs) for key, actor in zip(keys, actors, strict=True)])
-        return fit(config, begin(config, models, jnp.stack(keys)), samples, title=title)
+        return fit(config, begin(config, models, jnp.stack(keys)), steps_with_targets(data, samples), title=title)
 
     first = data.offsets[:-1][data.lengths > 0]
     state = step.observation[first]
@@ -117,7 +117,9 @@ def estimated_returns(
         return float(eqx.filter_vmap(lambda model: model.critics(state, actions).mean())(found.model)[0])
 
     networks = [policy for policy in policies if isinstance(policy, NetworkPolicy)]
-    if len(networks) == len(policies):
+    states = data.filled().observations
+    linear = all(one.is_linear(states) for one in (normaliser, *(policy.normaliser for policy in networks)))
+    if linear and len(networks) == len(policies):
         actors = [actor_of(policy, normaliser) for policy in networks]
         ours = fitted(logged, actors, [policy.seed for policy in policies], "fitted-Q")
         found = eqx.filter_vmap(lambda model: model.critics(state, model.actor(state)).mean())(ours.model)
@@ -125,47 +127,8 @@ def estimated_returns(
         found = []
         for policy in policies:
             # The policy never changes, so its actions in the data's states are computed once.
-            actions = jnp.asarray(normaliser.to_unit(policy.act(data.observations)))
+            actions = jnp.asarray(normaliser.to_unit(policy.act(states)))
             samples = Sample(step, actions[data.state_rows + 1])
             found.append(value_of(samples, policy.seed, actions[data.state_rows[first]], "fitted-Q"))
     behaviour = value_of(logged, policies[0].seed, step.action[first], "fitted-Q of the logged behaviour")
     return middle + size * np.asarray(found, np.float64), middle + size * behaviour
-
-
-def unseen(held: Trajectories, learned: Trajectories) -> Bool[np.ndarray, " steps"]:
-    """Return which held-out steps start in a state that the episodes learned from don't visit.
-
-    Stitched episodes share many states.
-    """
-    if held.provenance is None or learned.provenance is None:
-        return np.ones(held.steps, bool)
-    ours, theirs = (
-        part.source_episode.astype(np.int64) << 32 | part.source_step for part in (held.provenance, learned.provenance)
-    )
-    return ~np.isin(ours, theirs)
-
-
-def action_errors(
-    policies: Sequence[Policy], data: Trajectories, steps: Bool[np.ndarray, " steps"] | None = None
-) -> dict[str, Any]:
-    """Return how far the policies' actions are from the data's, scaled to ±1: at these steps, or at all."""
-    steps = np.ones(data.steps, bool) if steps is None else steps
-    normaliser = _normaliser(policies, data)
-    logged = normaliser.to_unit(data.actions[steps])
-    rows = data.observations[data.state_rows[steps]]
-    squares = [float(np.square(normaliser.to_unit(policy.act(rows)) - logged).mean()) for policy in policies]
-    baseline = float(np.square(logged - logged.mean(0)).mean())
-    return {
-        "action_error": [square**0.5 for square in squares],
-        "baseline": baseline**0.5,
-        "explained": [explained(square, baseline) for square in squares],
-        "steps": len(rows),
-    }
-
-
-def _normaliser(policies: Sequence[Policy], data: Trajectories) -> PolicyNormaliser:
-    """Return the action bounds that errors are measured by: those of a network's actions, or else the data's."""
-    if isinstance(policies[0], NetworkPolicy):
-        return policies[0].normaliser
-    size = data.observation_size
-    return PolicyNormaliser(np.zeros(size), np.ones(size), *action_bounds(data))

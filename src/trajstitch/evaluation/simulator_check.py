@@ -71,7 +71,7 @@ def check_steps(
 def check_jumps(data: Trajectories, stitched: Trajectories, most: int = 20_000) -> SimulatorCheck:
     """Check the steps of a stitched data set that are jumps."""
     assert stitched.provenance is not None
-    jumps = _some(np.flatnonzero(stitched.provenance.stitched), most)
+    jumps = _some(np.flatnonzero(stitched.provenance.stitched & stitched.next_known), most)
     rows = stitched.state_rows[jumps]
     return check_steps(
         data,
@@ -87,14 +87,14 @@ def check_edges(data: Trajectories, graph: StitchGraph, most: int = 20_000) -> t
     edges = graph.edges.take(_some(np.arange(len(graph.edges)), most))
     assert edges.action is not None
     assert edges.reward is not None
-    states = data.observations
+    states = data.filled().observations
     check = check_steps(data, states[edges.source], edges.action, states[edges.target], edges.reward)
     return check, edges.take(check.index)
 
 
 def report(data: Trajectories, stitched: Trajectories, graph: StitchGraph, most: int = 20_000) -> dict[str, Any]:
     """Return how far logged steps, jumps and edges miss, and how well each jump test's score predicts that."""
-    steps = _some(np.arange(data.steps), min(most, 1_000))
+    steps = _some(np.flatnonzero(data.next_known), min(most, 1_000))
     rows = data.state_rows[steps]
     states = data.observations
     logged = check_steps(data, states[rows], data.actions[steps], states[rows + 1], data.rewards[steps])

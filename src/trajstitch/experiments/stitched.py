@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 
 from trajstitch.data.environments import normalised
-from trajstitch.data.normalise import rescale_for_float32
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.evaluation.simulator_check import check_jumps
 from trajstitch.experiments.cells import rounded
 from trajstitch.stitching import pipeline
-from trajstitch.stitching.gate import return_predictability
 from trajstitch.stitching.pipeline import Stitched, StitchJob
 
 
@@ -49,7 +47,6 @@ def record(job: StitchJob, stitched: Stitched) -> dict[str, Any]:
         {
             "config": asdict(job.config),
             "reason": stitched.reason,
-            "return_predictability": return_predictability(rescale_for_float32(before)),
             "before": normalised(before.returns, before.metadata).mean(),
             "after": normalised(after.returns, before.metadata).mean(),
             "trajectories": len(after),

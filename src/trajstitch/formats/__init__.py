@@ -59,10 +59,13 @@ class Format(Protocol):
 def load(uri: str, *, allow_nonfinite: bool = False, **options: Any) -> "Trajectories":
     """Load a data set. NaN and infinite values raise an error unless `allow_nonfinite` is set.
 
-    `options` are the format's own, such as `columns` for tables; None stands for an option that isn't given.
+    An end flag in the middle of an episode splits it there. `options` are the format's own, such as `columns` for
+    tables; None stands for an option that isn't given.
     """
     found, location = _find(uri)
-    data = found.load(location, **_accepted(uri, found, options))
+    from trajstitch.formats.rows import split_at_ends
+
+    data = split_at_ends(found.load(location, **_accepted(uri, found, options)))
     if not allow_nonfinite:
         from trajstitch.data.checks import require_finite
 

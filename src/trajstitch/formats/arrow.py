@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -228,10 +228,10 @@ class Rows:
         nothing = np.zeros(self.rows, bool)
         return np.logical_and.reduce([self.missing.get(name, nothing) for name in names])
 
-    def require_filled(self, may_miss: Collection[str], *, except_in: Bool[np.ndarray, " rows"]) -> None:
-        """Raise if a value is missing, except in the `may_miss` columns of the `except_in` rows."""
+    def require_filled(self, may_miss: Mapping[str, Bool[np.ndarray, " rows"]]) -> None:
+        """Raise if a value is missing, except in the rows that `may_miss` gives for its column."""
         for name, missing in self.missing.items():
-            wrong = missing & ~except_in if name in may_miss else missing
+            wrong = missing & ~may_miss[name] if name in may_miss else missing
             if wrong.any():
                 raise InputError(
                     f"{self.source}: row {int(np.argmax(wrong)) + 1} holds nothing in column {name!r}: fill it in, or "

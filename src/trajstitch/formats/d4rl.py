@@ -8,6 +8,8 @@ infos/episode           the episode of each row
 infos/truncated         the truncations, if they differ from the timeouts
 infos/provenance/*      where each step comes from, if the data has provenance
 
+If no episode's final state is known, there are no next_observations, as in v0 files; if some are, the others are NaN.
+
 D4RL's readers take the next row as the next state unless a row is flagged, and some refuse rows with both flags. So
 `timeouts` is true at every end of an episode that is not a termination, also if the data doesn't call it a truncation.
 """
@@ -25,7 +27,7 @@ from trajstitch.data.trajectories import Finding, Metadata, Provenance, Trajecto
 from trajstitch.errors import InputError
 from trajstitch.formats import files, hdf5
 from trajstitch.formats.metadata import from_json, to_json
-from trajstitch.formats.rows import BLOCK, from_rows
+from trajstitch.formats.rows import BLOCK, from_rows, with_note_on_unknown
 from trajstitch.formats.spellings import as_flags
 from trajstitch.progress import logger, progress
 from trajstitch.storage import atomic
@@ -48,7 +50,7 @@ def load(location: str) -> Trajectories:
 
 
 def save(data: Trajectories, location: str, *, force: bool) -> None:
-    """Write a D4RL v2 file. Episodes without steps are left out."""
+    """Write a D4RL file, v2 unless final states are unknown. Episodes without steps are left out."""
     empty = int((data.lengths == 0).sum())
     if empty == len(data):
         raise InputError(f"d4rl:{location}: the data has no steps, so there are no rows to write")
@@ -164,7 +166,7 @@ def _from_foreign(file: h5py.File, name: str, source: str) -> Trajectories:
         extra=extra,
         findings=tuple(findings),
     )
-    return rows.trajectories(terminated, truncated, metadata)
+    return with_note_on_unknown(rows.trajectories(terminated, truncated, metadata))
 
 
 def _time_outs(terminated: Bool[np.ndarray, " rows"], limit: int) -> Bool[np.ndarray, " rows"]:
@@ -210,8 +212,11 @@ def _write(file: hdf5.Output, data: Trajectories, description: str) -> None:
         columns |= {f"infos/provenance/{item.name}": getattr(data.provenance, item.name) for item in fields(Provenance)}
     for key, values in {**columns, OURS: to_json(data.metadata)}.items():
         file[key] = values
-    with progress(description, 2 * data.steps) as advance:
-        for key, shift in (("observations", 0), ("next_observations", 1)):
+    keys = [("observations", 0)]
+    if len(data.unknown_rows) < np.count_nonzero(data.lengths):
+        keys.append(("next_observations", 1))
+    with progress(description, len(keys) * data.steps) as advance:
+        for key, shift in keys:
             target = file.create_dataset(key, (data.steps, data.observation_size), data.observations.dtype)
             for start in range(0, data.steps, BLOCK):
                 rows = data.state_rows[start : start + BLOCK]

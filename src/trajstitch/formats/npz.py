@@ -32,7 +32,7 @@ from trajstitch.data.trajectories import Finding, Metadata, Provenance, Trajecto
 from trajstitch.errors import InputError
 from trajstitch.formats import files
 from trajstitch.formats.metadata import from_json, is_ours, to_json
-from trajstitch.formats.rows import from_rows, last_rows
+from trajstitch.formats.rows import from_rows, last_rows, with_note_on_unknown
 from trajstitch.formats.spellings import SPELLINGS, as_flags, ends, spelling_of
 from trajstitch.storage import atomic
 
@@ -165,14 +165,15 @@ def _from_foreign(archive: Mapping[str, np.ndarray], metadata: Metadata) -> Traj
         offsets = _offsets(_column(archive[dividers[0]], f"{source}: {dividers[0]}"), dividers[0], rows, source)
         labels = ragged.owners(np.diff(offsets))
     elif flags or len(observations) == rows + 1:
-        labels = np.zeros(rows, np.int8)
+        labels = None
     else:
         raise InputError(
             f"{source}: nothing says where episodes end: add terminated and truncated flags, an episode label for "
             "each row, or offsets"
         )
     if len(observations) == rows:
-        return from_rows(observations, actions, rewards, terminated, truncated, following, metadata, labels)
+        data = from_rows(observations, actions, rewards, terminated, truncated, following, metadata, labels)
+        return with_note_on_unknown(data)
     if offsets is None:
         offsets = ragged.offsets_from_ends(last_rows(terminated, truncated, labels))
     if len(observations) != rows + len(offsets) - 1:

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
 from trajstitch.data import ragged
+from trajstitch.data.checks import unknown_states
 from trajstitch.data.trajectories import Finding, Metadata, Trajectories
 from trajstitch.errors import InputError
 
@@ -42,15 +43,13 @@ def from_rows(
 
     An episode ends where a row is terminated or truncated, where `episodes` (a label per row, if given) changes, and
     where `next_observations` differs from the next row's observation. Without `next_observations`, the next state of an
-    episode's last row was not recorded. That row is then left out, since models would learn from an invented state, and
-    the row before it gets its end flags.
+    episode's last row was not recorded: it is NaN, which marks it as unknown.
     """
     rows = len(rewards)
     if rows == 0:
         raise InputError(f"{metadata.source}: holds no rows, so no episodes")
     ends = last_rows(terminated, truncated, episodes)
-    if next_observations is None:
-        return _without_last_rows(observations, actions, rewards, terminated, truncated, ends, metadata)
+    metadata = _with_cuts(metadata, terminated | truncated, episodes)
     states, breaks = _join(observations, next_observations, ends)
     if breaks.any():
         count, first = int(breaks.sum()), int(np.argmax(breaks))
@@ -91,10 +90,61 @@ def last_rows(
     return last
 
 
+def _with_cuts(
+    metadata: Metadata, flagged: Bool[np.ndarray, " rows"], episodes: Shaped[np.ndarray, " rows"] | None
+) -> Metadata:
+    """Add a note if end flags cut an episode that the labels don't end there."""
+    if episodes is None:
+        return metadata
+    inside = flagged[:-1] & (episodes[1:] == episodes[:-1])
+    if not inside.any():
+        return metadata
+    detail = (
+        f"{inside.sum():,} rows in the middle of an episode are flagged as its end, first row "
+        f"{int(np.argmax(inside))}: what follows is taken as another episode"
+    )
+    return _with(metadata, detail, "ends")
+
+
+def with_note_on_unknown(data: Trajectories) -> Trajectories:
+    """Add a note to data of a log that doesn't record the final states."""
+    unknown = unknown_states(data)
+    return data if unknown is None else replace(data, metadata=_with(data.metadata, unknown.detail))
+
+
+def split_at_ends(data: Trajectories) -> Trajectories:
+    """Split episodes after each step that is flagged as an end, with a note: what follows is another episode.
+
+    The state recorded there is the last of one episode and the first of the next. Data whose flags are at the ends of
+    episodes only is returned as it is.
+    """
+    flagged = (data.terminated | data.truncated) & ~data.last_of_episode
+    if not flagged.any():
+        return data
+    at = np.flatnonzero(flagged)
+    episode = data.episode_of_step[at[0]]
+    repeats = np.ones(len(data.observations), np.int64)
+    repeats[data.state_rows[at] + 1] = 2
+    detail = (
+        f"{len(at):,} steps in the middle of an episode are flagged as its end, first in episode {episode}, step "
+        f"{at[0] - data.offsets[episode]}: what follows is taken as another episode, which starts in the state "
+        "recorded after that step"
+    )
+    return replace(
+        data,
+        observations=np.repeat(data.observations, repeats, axis=0),
+        offsets=np.sort(np.concatenate((data.offsets, at + 1))),
+        metadata=_with(data.metadata, detail, "ends"),
+    )
+
+
 def _join(
-    observations: Rows, next_observations: Rows, ends: Bool[np.ndarray, " rows"]
+    observations: Rows, next_observations: Rows | None, ends: Bool[np.ndarray, " rows"]
 ) -> tuple[Float[np.ndarray, "states observation"], Bool[np.ndarray, " rows"]]:
-    """Return the states of every episode, including its last, and which rows don't continue in the next row."""
+    """Return the states of every episode, including its last, and which rows don't continue in the next row.
+
+    Without next observations every last state is NaN: unknown.
+    """
     rows = len(ends)
     states = np.empty((rows + int(ends.sum()), observations.shape[1]), observations.dtype)
     breaks = np.zeros(rows, bool)
@@ -102,16 +152,19 @@ def _join(
     for start in range(0, rows, BLOCK):
         stop = min(start + BLOCK, rows)
         current, last = observations[start : stop + 1], ends[start:stop]
-        reached = next_observations[start:stop]
         place = np.arange(start, stop) + episode + np.cumsum(last) - last
         states[place] = current[: stop - start]
+        episode += int(last.sum())
+        if next_observations is None:
+            states[place[last] + 1] = np.nan
+            continue
+        reached = next_observations[start:stop]
         states[place[last] + 1] = reached[last]
         following = current[1:]
         differs = ~last[: len(following)]
         differs &= (reached[: len(following)] != following).any(axis=1)
         suspects = np.flatnonzero(differs)
         breaks[start + suspects] = _apart(reached[suspects], following[suspects])
-        episode += int(last.sum())
     return states, breaks
 
 
@@ -124,43 +177,5 @@ def _apart(reached: np.ndarray, following: np.ndarray) -> Bool[np.ndarray, " row
     return np.logical_not(close.all(axis=1))
 
 
-def _without_last_rows(
-    observations: Rows,
-    actions: np.ndarray,
-    rewards: np.ndarray,
-    terminated: np.ndarray,
-    truncated: np.ndarray,
-    ends: Bool[np.ndarray, " rows"],
-    metadata: Metadata,
-) -> Trajectories:
-    stops = np.flatnonzero(ends) + 1
-    lengths = np.diff(stops, prepend=0)
-    longer = lengths > 1
-    if not longer.any():
-        raise InputError(
-            f"{metadata.source}: every episode has a single row and there are no next_observations: no transition can "
-            "be formed"
-        )
-    single = int((~longer).sum())
-    metadata = _with(
-        metadata,
-        f"no next_observations: the last row of each of the {len(stops):,} episodes, whose next state was not "
-        f"recorded, is left out{f' ({single:,} episodes of one row are lost)' if single else ''}",
-    )
-    before = stops[longer] - 2
-    terminated, truncated = terminated.copy(), truncated.copy()
-    terminated[before], truncated[before] = terminated[before + 1], truncated[before + 1]
-    states = observations[:]
-    return Trajectories(
-        observations=states[np.repeat(longer, lengths)] if single else states,
-        actions=actions[~ends],
-        rewards=rewards[~ends],
-        terminated=terminated[~ends],
-        truncated=truncated[~ends],
-        offsets=ragged.offsets_of(lengths[longer] - 1),
-        metadata=metadata,
-    )
-
-
-def _with(metadata: Metadata, detail: str) -> Metadata:
-    return replace(metadata, findings=(*metadata.findings, Finding("continuity", "note", detail)))
+def _with(metadata: Metadata, detail: str, check: str = "continuity") -> Metadata:
+    return replace(metadata, findings=(*metadata.findings, Finding(check, "note", detail)))

@@ -2,8 +2,7 @@
 
 A row holds an observation, the action taken in it, the reward that followed and whether the episode ended. An episode's
 last row may hold only an observation, its final one, without action and reward. We write such rows, so that nothing is
-lost. In logs without them and without next_observations, the last row of each episode is left out, since its next state
-is unknown.
+lost. Episodes without one and without next_observations end in a state that is unknown, and are written without one.
 
 Rows with the same episode label belong together, wherever they are in the file. They are in the file's order, or in
 that of a step column. Parquet keeps everything. CSV keeps the exact values, but not their dtypes (all numbers are read
@@ -33,7 +32,7 @@ from trajstitch.formats import files
 from trajstitch.formats.arrow import Kind, Rows, open_table
 from trajstitch.formats.columns import Columns, describe, listed, resolve
 from trajstitch.formats.metadata import from_json, to_json
-from trajstitch.formats.rows import from_rows
+from trajstitch.formats.rows import from_rows, with_note_on_unknown
 from trajstitch.formats.spellings import ends
 from trajstitch.progress import progress
 from trajstitch.storage import atomic
@@ -80,6 +79,8 @@ def load(location: str, columns: Columns | None = None) -> Trajectories:
     kinds = _kinds(chosen)
     if set(PROVENANCE) <= set(file.names):
         kinds |= {column: kind for column, (_, kind) in PROVENANCE.items()}
+    if ours is None and not _as_we_write(chosen.observations, "observations"):
+        metadata = replace(metadata, extra={**metadata.extra, "observation_names": list(chosen.observations)})
     findings = list(metadata.findings)
     surprising = [name for name in guessed if not _as_we_write(getattr(chosen, name), name)]
     if surprising and ours is None:
@@ -90,7 +91,8 @@ def load(location: str, columns: Columns | None = None) -> Trajectories:
     file.read(kinds)
     if file.rows == 0:
         raise InputError(f"{source}: holds no rows, so no episodes")
-    return _trajectories(Rows(file, source), chosen, replace(metadata, findings=tuple(findings)))
+    data = _trajectories(Rows(file, source), chosen, replace(metadata, findings=tuple(findings)))
+    return data if ours is not None else with_note_on_unknown(data)
 
 
 def save(data: Trajectories, location: str, *, force: bool, columns: Columns | None = None) -> None:
@@ -191,7 +193,12 @@ def _trajectories(rows: Rows, columns: Columns, metadata: Metadata) -> Trajector
 
     outcomes = rows.missing_in_all((*columns.actions, str(columns.reward)))
     always = {*columns.observations, *columns.episode, columns.step}
-    rows.require_filled({name for name in rows.missing if name not in always}, except_in=outcomes)
+    may_miss = {name: outcomes for name in rows.missing if name not in always}
+    if columns.next_observations:
+        unknown = rows.missing_in_all(columns.next_observations)
+        log["next_observations"][unknown] = np.nan
+        may_miss |= dict.fromkeys(columns.next_observations, unknown | outcomes)
+    rows.require_filled(may_miss)
     order = _order(labels, times, rows.rows, source)
     if labels is not None:
         log["labels"] = labels
@@ -204,7 +211,7 @@ def _trajectories(rows: Rows, columns: Columns, metadata: Metadata) -> Trajector
     metadata = replace(_with_known(metadata, columns, log["actions"]), findings=(*metadata.findings, *findings))
     if outcomes.any():
         return _with_outcomes(log, metadata)
-    return from_rows(
+    data = from_rows(
         log["observations"],
         log["actions"],
         log["rewards"],
@@ -214,6 +221,7 @@ def _trajectories(rows: Rows, columns: Columns, metadata: Metadata) -> Trajector
         metadata,
         log.get("labels"),
     )
+    return replace(data, provenance=_provenance(log))
 
 
 def _order(
@@ -254,7 +262,7 @@ def _require_outcomes_last(
 
 
 def _with_outcomes(log: dict[str, np.ndarray], metadata: Metadata) -> Trajectories:
-    """Return episodes that end in a row with only an observation; of other last rows, only the observation is used."""
+    """Return episodes that end in a row with only an observation; the final state of others is unknown."""
     outcomes, terminated, truncated = log["outcomes"], log["terminated"].copy(), log["truncated"].copy()
     if "next_observations" in log:
         raise InputError(
@@ -265,34 +273,36 @@ def _with_outcomes(log: dict[str, np.ndarray], metadata: Metadata) -> Trajectori
     else:
         last = outcomes | ((terminated | truncated) & ~np.append(outcomes[1:], False))
         last[-1] = True
+    steps = ~outcomes
     # Some logs flag an episode's final observation, not the step that led to it.
-    after_step = np.flatnonzero(last & np.append(False, ~last[:-1]))
+    after_step = np.flatnonzero(outcomes & np.append(False, ~last[:-1]))
     for flags in (terminated, truncated):
         flags[after_step - 1] |= flags[after_step]
-    unknown = int((last & ~outcomes).sum())
-    if unknown:
-        detail = (
-            f"{unknown:,} episodes don't record their final observation: their last row, whose next state is "
-            "unknown, is left out"
-        )
-        metadata = replace(metadata, findings=(*metadata.findings, Finding("continuity", "note", detail)))
-    provenance = None
-    if set(PROVENANCE) <= set(log):
-        origin = {field: log[column][~last] for column, (field, _) in PROVENANCE.items()}
-        for field in ("source_episode", "source_step"):
-            if origin[field].dtype.kind == "f":
-                origin[field] = origin[field].astype(np.int64)
-        provenance = Provenance(**origin)
+    states, unknown = log["observations"], last & steps
+    if unknown.any():
+        states = np.repeat(states, 1 + unknown, axis=0)
+        states[np.cumsum(1 + unknown)[unknown] - 1] = np.nan
     return Trajectories(
-        observations=log["observations"],
-        actions=log["actions"][~last],
-        rewards=log["rewards"][~last],
-        terminated=terminated[~last],
-        truncated=truncated[~last],
-        offsets=np.concatenate(([0], np.cumsum(~last)[last])),
+        observations=states,
+        actions=log["actions"][steps],
+        rewards=log["rewards"][steps],
+        terminated=terminated[steps],
+        truncated=truncated[steps],
+        offsets=np.concatenate(([0], np.cumsum(steps)[last])),
         metadata=metadata,
-        provenance=provenance,
+        provenance=_provenance({name: array[steps] for name, array in log.items()}),
     )
+
+
+def _provenance(steps: dict[str, np.ndarray]) -> Provenance | None:
+    """Return where each step comes from, if the table has the columns for it."""
+    if not set(PROVENANCE) <= set(steps):
+        return None
+    origin = {field: steps[column] for column, (field, _) in PROVENANCE.items()}
+    for field in ("source_episode", "source_step"):
+        if origin[field].dtype.kind == "f":
+            origin[field] = origin[field].astype(np.int64)
+    return Provenance(**origin)
 
 
 def _with_known(metadata: Metadata, columns: Columns, actions: Float[np.ndarray, "rows action"]) -> Metadata:
@@ -346,19 +356,23 @@ def _blocks(data: Trajectories, names: Columns, description: str, *, as_text: bo
     rows = len(data.observations)
     with progress(description, rows, "rows") as advance:
         for start in range(0, rows, BLOCK):
-            block = _block(data, names, start, min(start + BLOCK, rows), as_text=as_text)
-            yield block
-            advance(len(block))
+            stop = min(start + BLOCK, rows)
+            yield _block(data, names, start, stop, as_text=as_text)
+            advance(stop - start)
 
 
 def _block(data: Trajectories, names: Columns, start: int, stop: int, *, as_text: bool) -> pa.Table:
-    """Return the table rows of the observations from `start` to `stop`; an episode's last row has nothing else."""
+    """Return the table rows of the observations from `start` to `stop`; an episode's last row has nothing else.
+
+    Unknown final states have no row.
+    """
     row = np.arange(start, stop)
     episode = np.searchsorted(data.first_rows, row, side="right") - 1
     step = row - data.first_rows[episode]
     last = step == data.lengths[episode]
     first_step = start - int(episode[0]) if len(row) else 0
     taken = slice(first_step, first_step + int((~last).sum()))
+    recorded = ~np.isin(row, data.unknown_rows)
 
     def numbers(values: Shaped[np.ndarray, " rows"], mask: Bool[np.ndarray, " rows"] | None = None) -> pa.Array:
         # A float32 as text would be read back as another float64. As a float64, its digits are exact.
@@ -383,4 +397,4 @@ def _block(data: Trajectories, names: Columns, start: int, stop: int, *, as_text
     if data.provenance is not None:
         for column, (field, _) in PROVENANCE.items():
             table = table.append_column(column, of_steps(getattr(data.provenance, field)))
-    return table
+    return table if recorded.all() else table.filter(pa.array(recorded))

@@ -36,17 +36,19 @@ def buffer_size(rows: int) -> int:
 def fill_buffer(parts: Iterable[Any], counts: Sequence[int], room: int = 0) -> tuple[Any, Slices]:
     """Copy data sets into one buffer, and return it with the slice of each.
 
-    A data set is a pytree of arrays with one row a step; `counts` are the numbers of rows. Each is copied as it comes,
-    so a generator of them needs the memory of one beside the buffer. The buffer has `room` for at least that many rows.
+    A data set is a pytree of arrays with one row a step; `counts` are the numbers of rows at most. Each is copied as it
+    comes, so a generator of them needs the memory of one beside the buffer. The buffer has `room` for at least that
+    many rows.
     """
     buffer: Any = None
-    ends = np.cumsum(counts)
-    for part, count, end in zip(parts, counts, ends, strict=True):
+    ends = [0]
+    for part, _ in zip(parts, counts, strict=True):
         if buffer is None:
-            size = buffer_size(max(int(ends[-1]), room))
+            size = buffer_size(max(sum(counts), room))
             buffer = jax.tree.map(lambda leaf: _zeros((size, *leaf.shape[1:]), leaf.dtype), part)  # noqa: B023
-        jax.tree.map(lambda whole, leaf: whole.__setitem__(slice(end - count, end), leaf), buffer, part)  # noqa: B023
-    return buffer, Slices(ends - counts, np.asarray(counts))
+        ends.append(ends[-1] + len(jax.tree.leaves(part)[0]))
+        jax.tree.map(lambda whole, leaf: whole.__setitem__(slice(*ends[-2:]), leaf), buffer, part)
+    return buffer, Slices(np.array(ends[:-1]), np.diff(ends))
 
 
 def padded(data: Any) -> Any:

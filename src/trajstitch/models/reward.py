@@ -181,7 +181,7 @@ def _init(
         observation=normaliser_of(data.observations),
         action=normaliser_of(data.actions),
         change=change_normaliser_of(data.observations, rows),
-        reward=normaliser_of(data.rewards[:, None]),
+        reward=normaliser_of(data.rewards[data.next_known, None]),
         generator=MLP(features + latent_size, hidden, 1, generator_key),
         critic=MLP(features + 1, hidden, 1, critic_key) if critic else None,
         latent_size=latent_size,
@@ -210,6 +210,7 @@ def fit_reward(
     ]  # fmt: skip
     models = stack(members)
     found = crossed(predict_rewards(models, *_arrays(data, known)), half)
+    found = np.clip(found, data.rewards.min(), data.rewards.max())  # as it is used
     means = np.array([data.rewards[known[half != own]].mean(dtype=np.float64) for own in range(HALVES)])
     return models, _report(data.rewards[known] - found, data.rewards[known] - means[half], data, known)
 
@@ -252,4 +253,4 @@ def _report(error: np.ndarray, guess: np.ndarray, data: Trajectories, steps: np.
     gain = np.bincount(data.episode_of_step[steps], np.square(guess) - np.square(error), len(data))
     spread = gain.std() / max(len(gain) - 1, 1) ** 0.5
     facts = {"reward_error": mean_error**0.5, "baseline": baseline**0.5, "R²": share}
-    return FitReport("reward", share > 0.1 and gain.mean() >= MIN_T * spread, facts)
+    return FitReport("reward", share > 0.1 and (baseline == 0 or gain.mean() >= MIN_T * spread), facts)

@@ -115,7 +115,7 @@ def fit_values(
     else:
         models = [config.init(init_key, data) for data, (init_key, _) in zip(sets, split, strict=True)]
     state = begin(config, stack(list(models)), jnp.stack([fit_key for _, fit_key in split]))
-    parts = [hold_out(data, config.held_out) for data in sets]
+    parts = [hold_out(data, config.held_out, usable=data.target_known) for data in sets]
     samples = (transitions(data, train) for data, (train, _) in zip(sets, parts, strict=True))
     table, ranges = fill_buffer(samples, [len(train) for train, _ in parts], room)
     best = fit(config, state, table, ranges, title="value").best
@@ -137,7 +137,8 @@ def _evaluate(model: Value, rows: Array) -> Array:
 
 def _fit_report(config: TwinValue, model: Value, data: Trajectories, held: np.ndarray) -> FitReport:
     last = data.first_rows + data.lengths
-    after = np.where(data.episode_terminated, 0, values(model, data.observations[last]))
+    # What follows an unknown final state is valued by the state before it.
+    after = np.where(data.episode_terminated, 0, values(model, data.filled().observations[last]))
     returns = data.discounted_returns(config.discount, after)
     found = values(model, data.observations[data.state_rows[held]])
     misses = found - returns[held]

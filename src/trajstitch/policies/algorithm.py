@@ -79,7 +79,10 @@ def deploy_actor(model: Any, data: TrainingData, seed: int, steps: int, config: 
 
 
 def actor_of(policy: NetworkPolicy, normaliser: PolicyNormaliser) -> Actor:
-    """Return a deployed policy as an actor in JAX, for observations in another normaliser."""
+    """Return a deployed policy as an actor in JAX, for observations in another normaliser.
+
+    It acts like the policy where the policy's own normaliser is linear.
+    """
     layers = [(jnp.asarray(weight), jnp.asarray(bias)) for weight, bias in policy.layers]
     weight, bias = policy.layers[0]
     own = policy.normaliser

@@ -1,6 +1,6 @@
 """Behavioural cloning: regress the logged action on the observation (Eq. 1), and the paper's weighted ablation.
 
-Observations are used as they are, as the authors do; actions are scaled to ±1.
+Observations are standardised (the authors use them as they are: `standardise=False`), actions scaled to ±1.
 """
 
 from dataclasses import dataclass
@@ -57,8 +57,8 @@ class BC:
     """Adam's step size."""
     batch_size: Annotated[int, Bounds(1)] = 256
     """Logged steps in a gradient step."""
-    standardise: bool = False
-    """Standardise observations; the paper does not."""
+    standardise: bool = True
+    """Standardise observations, so that no column's unit decides what is learned. The paper does not."""
     gaussian: bool = False
     """Learn a standard deviation too, by maximum likelihood, so that the policy has a density."""
 

@@ -1,7 +1,8 @@
 """IQL (Kostrikov et al. 2021): V is an expectile of Q over the logged actions, which are cloned by their advantage.
 
-Q is never evaluated at an action that isn't in the data. As published for MuJoCo: observations as they are, rewards
-scaled so that returns span 1000, a Gaussian actor with one standard deviation for each dimension, whose mean acts.
+Q is never evaluated at an action that isn't in the data. As published for MuJoCo: rewards scaled so that returns span
+1000, a Gaussian actor with one standard deviation for each dimension, whose mean acts. Observations are standardised,
+which the authors don't do (`standardise=False`).
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,13 @@ from trajstitch.learning.networks import MLP
 from trajstitch.policies.algorithm import deploy_actor
 from trajstitch.policies.policy import NetworkPolicy
 from trajstitch.policies.td3 import Actor, Critics, critic_error, networks, towards
-from trajstitch.policies.training_data import Sizes, TrainingData, normalised_steps, policy_normaliser
+from trajstitch.policies.training_data import (
+    Sizes,
+    TrainingData,
+    normalised_steps,
+    policy_normaliser,
+    steps_with_targets,
+)
 
 RETURN_SPAN = 1000.0
 """From the worst return to the best, after scaling."""
@@ -69,8 +76,8 @@ class IQL:
     """Adam's step size; the actor's decays to zero along a cosine."""
     batch_size: Annotated[int, Bounds(1)] = 256
     """Logged steps in a gradient step."""
-    standardise: bool = False
-    """Standardise observations; the published method does not."""
+    standardise: bool = True
+    """Standardise observations, so that no column's unit decides what is learned. The published method does not."""
     scale_rewards: bool = True
     """Scale rewards so that the returns span 1000."""
     discount: Annotated[float, Bounds(0, 1)] = 0.99
@@ -90,7 +97,7 @@ class IQL:
                     "rewards can't be scaled by the span of returns: leave them as they are with `scale_rewards=False`"
                 )
             scale = RETURN_SPAN / span
-        return TrainingData(normaliser, normalised_steps(data, normaliser, scale))
+        return TrainingData(normaliser, steps_with_targets(data, normalised_steps(data, normaliser, scale)))
 
     def init(self, key: PRNGKeyArray, sizes: Sizes) -> Model:
         key, value_key = jax.random.split(key)

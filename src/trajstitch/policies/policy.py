@@ -7,6 +7,7 @@ A `NetworkPolicy` has these:
     SEED/LAYER/weight, SEED/LAYER/bias   the network, weights (in, out)
     mean, std                            of observations: the network sees (observation − mean) / std
     low, high                            of actions: the network's tanh spans them
+    limit                                beyond ± this, what the network sees grows only with the logarithm
 """
 
 import json
@@ -71,17 +72,34 @@ class Policy(Protocol):
         ...
 
 
+NO_LIMIT = np.array(np.finfo(np.float32).max)
+
+
 class PolicyNormaliser(NamedTuple):
-    """How a policy sees data: observations standardised (or as they are), actions scaled to ±1."""
+    """How a policy sees data: observations standardised (or as they are), actions scaled to ±1.
+
+    Where the mean and standard deviation are in double precision, so is the arithmetic, until the network.
+    """
 
     mean: Float[np.ndarray, " observation"]
     std: Float[np.ndarray, " observation"]
     low: Float[np.ndarray, " action"]
     high: Float[np.ndarray, " action"]
+    limit: Float[np.ndarray, ""] = NO_LIMIT
+    """Observations beyond ± this many standard deviations are compressed: what lies far outside of the data, or is an
+    outlier in it, must not drive the network."""
 
     def observe(self, observation: np.ndarray) -> Float[np.ndarray, "*rows observation"]:
         """Return observations as the policy sees them."""
-        return Normaliser(self.mean, self.std).apply(observation).astype(np.float32)
+        seen = Normaliser(self.mean, self.std).apply(observation)
+        excess = np.abs(seen) - self.limit
+        if (excess > 0).any():
+            seen = np.where(excess > 0, np.sign(seen) * (self.limit + np.log1p(np.maximum(excess, 0))), seen)
+        return seen.astype(np.float32)
+
+    def is_linear(self, observation: np.ndarray) -> bool:
+        """Return whether none of these observations is compressed."""
+        return not (np.abs(Normaliser(self.mean, self.std).apply(observation)) > self.limit).any()
 
     def to_unit(self, action: np.ndarray) -> Float[np.ndarray, "*rows action"]:
         """Scale actions from their bounds to ±1."""
@@ -141,7 +159,8 @@ class NetworkPolicy:
     @classmethod
     def from_tensors(cls, tensors: Tensors, seed: int, steps: int, config: dict[str, Any]) -> "NetworkPolicy":
         """Rebuild the policy of this seed."""
-        normaliser = PolicyNormaliser(*(tensors[name] for name in PolicyNormaliser._fields))
+        parts = {name: tensors[name] for name in PolicyNormaliser._fields if name != "limit" or name in tensors}
+        normaliser = PolicyNormaliser(**parts)
         return cls(layers_from(tensors, f"{seed}/"), normaliser, seed, steps, config)
 
     def _outputs(self, observation: np.ndarray) -> np.ndarray:

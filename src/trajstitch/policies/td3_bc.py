@@ -20,7 +20,13 @@ from trajstitch.learning.fit import Metrics, Objective
 from trajstitch.policies.algorithm import deploy_actor
 from trajstitch.policies.policy import NetworkPolicy
 from trajstitch.policies.td3 import Networks, critic_error, networks, smoothed_target, towards
-from trajstitch.policies.training_data import Sizes, TrainingData, normalised_steps, policy_normaliser
+from trajstitch.policies.training_data import (
+    Sizes,
+    TrainingData,
+    normalised_steps,
+    policy_normaliser,
+    steps_with_targets,
+)
 
 EPSILON = 1e-3
 """Added to each observation's standard deviation, as published."""
@@ -58,7 +64,7 @@ class TD3BC:
 
     def training_data(self, data: Trajectories) -> TrainingData:
         normaliser = policy_normaliser(data, self.standardise, EPSILON)
-        return TrainingData(normaliser, normalised_steps(data, normaliser))
+        return TrainingData(normaliser, steps_with_targets(data, normalised_steps(data, normaliser)))
 
     def init(self, key: PRNGKeyArray, sizes: Sizes) -> Networks:
         return networks(key, sizes.observation_size, (1.0,) * sizes.action_size, self.hidden)

@@ -6,6 +6,7 @@ The folder of a training holds, beside what every run's does:
     weights.safetensors             the samples' weights, if the algorithm has some
     state.safetensors               everything that training needs to continue
     checkpoints/STEPS.safetensors   the policies of all seeds, each file complete in itself
+    action-error.json               how far the policies' actions are from the logged ones, and the mean action is
 """
 
 import json
@@ -22,13 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from trajstitch.data.trajectories import Trajectories
+from trajstitch.data.trajectories import Trajectories, holds_originals
 from trajstitch.errors import InputError
 from trajstitch.formats import metadata
 from trajstitch.learning.bounds import Bounds, check_bounds
 from trajstitch.learning.buffer import fill_buffer
 from trajstitch.learning.fit import State, begin, fit, itself, member, stack
 from trajstitch.policies import name_of
+from trajstitch.policies.action_error import compare_with_constant
 from trajstitch.policies.algorithm import Algorithm, SampleWeighted
 from trajstitch.policies.bc import BC
 from trajstitch.policies.policy import Policy, load_policies, save_policies
@@ -45,16 +47,28 @@ SAVE_SECONDS = 120
 
 
 def train(
-    data: Trajectories, algorithm: Algorithm | None = None, seeds: int = 5, seed: int = 0, *, run: Run | None = None
+    data: Trajectories,
+    algorithm: Algorithm | None = None,
+    seeds: int = 5,
+    seed: int = 0,
+    *,
+    run: Run | None = None,
+    held_out: Trajectories | None = None,
 ) -> list[Policy]:
     """Train policies on the data, one for each seed from `seed` on; by BC if no algorithm is given.
 
     With a `run`, metrics, checkpoints and the state are written to its folder, and training continues from the state
-    that is there.
+    that is there. Policies that predict the actions of the `held_out` episodes (if not given, of the data) no better
+    than a constant action are warned of.
     """
     if run is None:
-        return train_together([data], algorithm, seeds, seed)[0]
-    return _train_in(run, data, algorithm or BC(), seeds, seed)
+        policies = train_together([data], algorithm, seeds, seed)[0]
+    else:
+        policies = _train_in(run, data, algorithm or BC(), seeds, seed)
+    errors = compare_with_constant(policies, data, held_out)
+    if run is not None:
+        run.write_json("action-error", errors)
+    return policies
 
 
 def train_together(
@@ -116,21 +130,38 @@ def train_run(
 ) -> Run:
     """Train policies in a run's folder, or continue a run with `resume`; return the run.
 
-    `top` is the fraction of the episodes to learn from, the best by return. `hold_out` is the share of these kept to
-    measure the action error on: if not given, 0.1 if the data names no environment, else 0. `source` are facts about
-    the data for the run's config.
+    `top` is the fraction of the episodes to learn from, the best by `Trajectories.best`. `hold_out` is the share of
+    these kept to measure the action error on: if not given, 0.1 if the data names no environment, else 0. `source` are
+    facts about the data for the run's config.
     """
     check_training(algorithm, seeds, seed, top, hold_out)
     known = data.metadata.evaluation_environment or data.metadata.environment
     hold_out = hold_out if hold_out is not None else 0.0 if known else HELD_OUT
-    learned, _ = split_episodes(data, top, hold_out)
+    learned, held_out = split_episodes(data, top, hold_out)
     if source is None:
         source = {"source": data.metadata.source or data.metadata.name, "mean_return": float(data.returns.mean())}
     config = {**settings(algorithm), **source, "top": top, "hold_out": hold_out, "seeds": seeds, "seed": seed}
     run = Run.start(folder, "train", config, resume=resume)
+    if note := note_on_stitched(data, algorithm):
+        logger.info(note)
     run.write_json("data", json.loads(metadata.to_json(data.metadata)))
-    train(learned, algorithm, seeds, seed, run=run)
+    train(learned, algorithm, seeds, seed, run=run, held_out=held_out)
     return run
+
+
+def note_on_stitched(data: Trajectories, algorithm: Algorithm) -> str | None:
+    """Return a note on which kind of stitched data this is, and which kind suits the algorithm; None if logged."""
+    if not data.has_jumps:
+        return None
+    where = data.metadata.source or data.metadata.name
+    union, clones = holds_originals(data), not hasattr(algorithm, "discount")
+    holds = f"{where}: holds stitched episodes {'beside' if union else 'in place of'} the original ones"
+    learner = "a clone" if clones else "a learner of values"
+    if union != clones:
+        return f"{holds}, which suits {learner}"
+    if clones:
+        return f"{holds}; {learner} usually does better without the originals (stitch without `keep_original`)"
+    return f"{holds}; {learner} usually does better with the originals too (stitch with `keep_original=True`)"
 
 
 def _train_in(run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, seed: int) -> list[Policy]:

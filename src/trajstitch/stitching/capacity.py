@@ -10,14 +10,15 @@ walk ends, truncated. A walk that is better than its trajectory replaces it; oth
 Trajectories that were not rebuilt are tried once more, since others have left their states.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Float, Integer, PRNGKeyArray
+from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 
 from trajstitch.data import ragged
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.progress import progress
+from trajstitch.progress import logger, progress
 from trajstitch.stitching.acceptance import Rules, Summary, edges_of_graph, propose
 from trajstitch.stitching.graph import EdgeScorer, StitchGraph
 from trajstitch.stitching.paths import Paths, choose, without_unused_jumps
@@ -25,8 +26,11 @@ from trajstitch.stitching.planning import Plan, Problem, solve
 from trajstitch.stitching.rewards import PlanRewards
 from trajstitch.stitching.walk import Visited, walk
 
-MIN_CAPACITY = 20
-"""Trajectories that may visit any state, however small the data set."""
+VISITS_A_JUMP = 5
+"""Trajectories that may visit a state, for each that may make the same jump: where a model is wrong about a jump, such as
+one through a wall, few trajectories are."""
+MIN_USES = 2
+"""Trajectories that may make any jump."""
 RETRY_PARTS = 2
 """Parts in which trajectories that were not rebuilt are tried again."""
 
@@ -44,7 +48,9 @@ def plan_with_capacity(
     problem = Problem.of(data, graph, config, rewards)
     solution = solve(problem, config)
     chosen = edges_of_graph(graph, solution.values)
-    capacity = max(MIN_CAPACITY, round(config.max_visits * len(data)))
+    capacity = max(math.ceil(len(data) ** 0.5), round(config.max_visits * len(data)))
+    most_uses = max(MIN_USES, capacity // VISITS_A_JUMP)
+    logger.info(f"at most {capacity:,} trajectories may visit a state, and {most_uses:,} may make the same jump")
     logged = result = Paths.of(data)
     rebuilt, proposed = np.zeros(len(data), bool), np.zeros(len(data), bool)
     jumps = np.zeros(len(data), int)
@@ -53,10 +59,13 @@ def plan_with_capacity(
     with progress("plan", len(parts), "parts") as advance:
         for part in parts:
             visits = count_visits(result)
-            full = visits >= capacity
-            around, walkers = problem.around(full), np.sort(part[~rebuilt[part]])
-            solution = solve(around, config) if full.any() else solution
-            best = BestFreeAction(graph, ActionValues.of(around, solution.values, graph.offsets), visits, capacity)
+            uses = count_uses(result, graph)
+            full, used_up = visits >= capacity, uses >= most_uses
+            around, walkers = problem.around(full, used_up), np.sort(part[~rebuilt[part]])
+            solution = solve(around, config) if full.any() or used_up.any() else solution
+            actions = ActionValues.of(around, solution.values, graph.offsets)
+            room = Room(capacity - visits, most_uses - uses)
+            best = BestFreeAction(graph, actions, room, None if rewards is None else rewards.stops)
             walks = walk(logged, graph, best, rules.longest(logged), walkers)
             new = propose(logged, walks, chosen, scorer, rules, key, result.jumps, rewards)
             accepted = np.zeros(len(data), bool)
@@ -73,6 +82,23 @@ def plan_with_capacity(
 def count_visits(paths: Paths) -> Integer[np.ndarray, " nodes"]:
     """Return how many trajectories visit each node."""
     return np.bincount(paths.node, minlength=paths.nodes)
+
+
+def count_uses(paths: Paths, graph: StitchGraph) -> Integer[np.ndarray, " edges"]:
+    """Return how many trajectories make each jump of the graph."""
+    made = paths.jumps.edges
+    number = paths.kind[paths.kind >= paths.nodes] - paths.nodes
+    edges, nodes = graph.edges, np.int64(len(graph))
+    edge = np.searchsorted(edges.source * nodes + edges.target, made.source * nodes + made.target)
+    return np.bincount(edge[number], minlength=len(edges))
+
+
+@dataclass(frozen=True)
+class Room:
+    """How many more trajectories may visit each node and make each jump."""
+
+    visits: Integer[np.ndarray, " nodes"]
+    uses: Integer[np.ndarray, " edges"]
 
 
 @dataclass(frozen=True)
@@ -102,22 +128,29 @@ class ActionValues:
 
 
 class BestFreeAction:
-    """Chooses the action of the highest value that leads to a state with room; counts the visits that walks make.
+    """Chooses the action of the highest value that leads to a state with room; counts what walks visit and use.
 
     Walks go over the logged data, whose rows are the nodes.
     """
 
     def __init__(
-        self, graph: StitchGraph, values: ActionValues, visits: Integer[np.ndarray, " nodes"], capacity: int
+        self,
+        graph: StitchGraph,
+        values: ActionValues,
+        room: Room,
+        stops: Bool[np.ndarray, " nodes"] | None = None,
     ) -> None:
-        self.episode, self.target, self.values = graph.episode, graph.edges.target, values
-        self.visits, self.capacity = visits.copy(), capacity
+        """Choose by these action values; walks end at the nodes in `stops`."""
+        self.episode, self.target, self.values, self.stops = graph.episode, graph.edges.target, values, stops
+        self.visits, self.uses = room.visits.copy(), room.uses.copy()
 
     def __call__(
         self, walker: np.ndarray, slot: np.ndarray, row: np.ndarray, visited: Visited
     ) -> tuple[np.ndarray, np.ndarray]:
         edge, onward = np.full(len(walker), -1, np.int64), np.full(len(walker), -1, np.int64)
         values, asking = self.values.at(row), np.arange(len(walker))
+        if self.stops is not None:
+            asking = asking[~self.stops[row]]
         while len(asking):
             action = values[asking].argmax(1)
             left = values[asking, action] > -np.inf
@@ -131,9 +164,12 @@ class BestFreeAction:
             ahead = np.zeros(len(asking), np.int64)  # walks that ask for the same state at the same time
             queue = np.flatnonzero(free & foreign)
             ahead[queue] = ragged.rank_among_equals(target[queue])
-            free &= ~foreign | (self.visits[target] + ahead < self.capacity)
+            free &= ~foreign | (ahead < self.visits[target])
+            jumps = np.flatnonzero(free & (wanted >= 0))
+            free[jumps] = ragged.rank_among_equals(wanted[jumps]) < self.uses[wanted[jumps]]
             settled = asking[free]
             edge[settled], onward[settled] = wanted[free], target[free]
-            np.add.at(self.visits, target[free & foreign], 1)
+            np.subtract.at(self.visits, target[free & foreign], 1)
+            np.subtract.at(self.uses, wanted[free & (wanted >= 0)], 1)
             asking = asking[~free]
         return edge, onward

@@ -4,8 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Literal
 
+import numpy as np
+from jaxtyping import Bool
+
 from trajstitch.data import environments
-from trajstitch.data.trajectories import Metadata
+from trajstitch.data.column_roles import ColumnRoles, column_names, find_roles
+from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.errors import InputError, did_you_mean
 from trajstitch.learning.bounds import Bounds
 from trajstitch.models.forward import ForwardDynamics
@@ -18,6 +22,37 @@ from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.planning import Plan
 
 Preset = Literal["paper", "default", "quick"]
+
+
+@dataclass(frozen=True)
+class ColumnChoice:
+    """Which observation columns are of which kind, where the data should not decide (see `data.column_roles`)."""
+
+    fixed: tuple[str, ...] | None = None
+    """Columns that no jump may change, such as a patient's parameters or a goal, by name or number (from 0); none for no
+    column. If not given: those that never change within an episode."""
+    exogenous: tuple[str, ...] | None = None
+    """Columns that move by themselves and not by the actions, such as weather or demand, by name or number (from 0); none
+    for no column. If not given, a regression tells."""
+
+    def roles(self, data: Trajectories) -> ColumnRoles:
+        """Return the role of each column of the data."""
+        return find_roles(data, self._chosen("fixed", data), self._chosen("exogenous", data))
+
+    def _chosen(self, kind: str, data: Trajectories) -> Bool[np.ndarray, " columns"] | None:
+        given = getattr(self, kind)
+        if given is None:
+            return None
+        names = column_names(data)
+        chosen = np.zeros(len(names), bool)
+        for name in () if given == ("none",) else map(str, given):
+            if name not in names and not (name.isdecimal() and int(name) < len(names)):
+                raise InputError(
+                    f"`columns.{kind}`: there is no observation column {name!r}{did_you_mean(name, names)}: give a name "
+                    f"or a number from 0 to {len(names) - 1}"
+                )
+            chosen[names.index(name) if name in names else int(name)] = True
+        return chosen
 
 
 @dataclass(frozen=True)
@@ -48,8 +83,8 @@ class StitchConfig:
     """Greedy passes (the paper's K), with V fitted again before each. Without the value test, each adds episodes."""
     sample_latents: bool = False
     """Sample the latent of each jump's action and reward, as the paper does; otherwise take the most plausible."""
-    min_predictability: Annotated[float, Bounds(0, 1)] = 0.0
-    """Leave the data unchanged if states predict a smaller share of the variance of returns; 0 always stitches."""
+    columns: ColumnChoice = field(default_factory=ColumnChoice)
+    """Which columns actions don't control."""
 
     def __post_init__(self) -> None:
         if not self.tests:

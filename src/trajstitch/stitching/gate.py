@@ -1,33 +1,33 @@
 """The gate: every reason to leave data unchanged, in one place.
 
-Data is left unchanged if there is no other trajectory to jump to, if its returns can't be predicted from states, or if
-a model that stitching relies on is no better than its baseline.
-
-Can returns be predicted? Where good and bad policies were logged, they lead through different states: from a state in
-the first half of an episode one can predict its return, by the returns of episodes that passed nearby. Where one policy
-made all the data, its episodes pass through the same states and differ by noise. A plan would collect the noise: it may
-promise twice the return, and a policy cloned from it scores like one cloned from the data.
+A plan counts with predicted rewards and pays for surprises, so it needs no test of whether the data is worth stitching:
+where nothing can be gained, it changes nothing. What is left are cases in which nothing can be known: no jump could be
+checked, or what decides is not in the observation.
 """
 
 from collections.abc import Sequence
 
-import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool
 
 from trajstitch.data import ragged
-from trajstitch.data.checks import copies
+from trajstitch.data.column_roles import ColumnRoles
+from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.learning.fit_report import FitReport
-from trajstitch.learning.networks import normaliser_of
 from trajstitch.stitching.neighbours import NeighbourSearch, find_neighbours
 
-QUERIES = 4000
-"""States whose episode's return is predicted, at most; about as many of each episode."""
-POOL = 100_000
+QUERIES = 2_000
+"""Terminal states that are looked at, at most."""
+POOL = 50_000
 """States that may be their neighbours, drawn from all."""
-NEIGHBOURS = 10
-MIN_EPISODES = 20
-"""With fewer episodes, noise may look predictable and the other way round."""
+FEWEST_ENDS = 5
+"""With fewer terminations nothing is said about them."""
+VISIBLE = 0.1
+"""Terminations can be seen in states if at least this share of terminal states has a terminal state as its nearest."""
+RANDOM = 0.05
+"""An exogenous column moves by chance if what can't be predicted of its next value is more than this share of its
+spread: over a hundred steps that adds up to half of it."""
 
 
 def single_trajectory(data: Trajectories) -> str | None:
@@ -35,14 +35,60 @@ def single_trajectory(data: Trajectories) -> str | None:
     return None if len(data) > 1 else "there is one trajectory, and jumps lead to others"
 
 
-def unpredictable_returns(predictability: float | None, limit: float) -> str | None:
-    """Return why nothing can be gained, if too small a share of the returns' variance is predictable."""
-    if predictability is None or predictability >= limit:
+def separate_contexts(data: Trajectories, roles: ColumnRoles, columns: np.ndarray) -> str | None:
+    """Return why nothing can be stitched, if no two trajectories have the same fixed columns."""
+    if not roles.fixed.any():
+        return None
+    contexts = data.observations[data.first_rows][:, roles.fixed]
+    if len(np.unique(contexts, axis=0)) < len(data):
         return None
     return (
-        f"states predict {predictability:.0%} of the variance of returns, less than {limit:.0%}: the episodes differ "
-        "by noise, which no policy can learn, or they are too few to tell; stitch them all the same with "
-        "`min_predictability=0`"
+        f"every trajectory has a context of its own: {_named(columns, roles.fixed)} never changes within an episode and "
+        "differs between all of them, and no action leads from one context to another; if a column is no context, say "
+        "which ones are with `columns.fixed`"
+    )
+
+
+def random_surroundings(data: Trajectories, roles: ColumnRoles, columns: np.ndarray) -> str | None:
+    """Return why a plan would only buy luck, if something moves by chance that no action controls and that matters."""
+    if not roles.exogenous.any():
+        return None
+    rows = data.state_rows[data.next_known]
+    here, there = (data.observations[at][:, roles.exogenous].astype(np.float64) for at in (rows, rows + 1))
+    scale = Normaliser.of(here)
+    here, there = scale.apply(here), scale.apply(there)
+    features = np.concatenate((np.ones((len(here), 1)), here, np.square(here)), 1)
+    weights, *_ = np.linalg.lstsq(features, there, rcond=None)
+    chance = np.sqrt(np.square(there - features @ weights).mean(0))
+    if (chance <= RANDOM).all():
+        return None
+    moving = np.zeros(len(roles.exogenous), bool)
+    moving[np.flatnonzero(roles.exogenous)[chance > RANDOM]] = True
+    return (
+        f"{_named(columns, moving)} moves by chance, not by actions, and rewards or other columns depend on it: jumps "
+        "would choose the trajectories that had luck; if actions do move it, say which columns they don't move with "
+        "`columns.exogenous`"
+    )
+
+
+def invisible_ends(data: Trajectories) -> str | None:
+    """Return why ends can't be predicted, if episodes terminate in states that others pass through."""
+    ends = (data.first_rows + data.lengths)[data.episode_terminated]
+    if len(ends) < FEWEST_ENDS or len(data.unknown_rows):
+        return None
+    random = np.random.default_rng(0)
+    asked = np.sort(random.permutation(ends)[:QUERIES])
+    arrivals = data.state_rows + 1
+    pool = np.concatenate((asked, np.sort(random.permutation(arrivals)[:POOL])))
+    states = data.observations[pool] / Normaliser.of(data.observations).std
+    episode = ragged.owners(data.lengths + 1)[pool]
+    found = find_neighbours(states.astype(np.float32), episode, NeighbourSearch(1), len(asked))
+    terminal = np.isin(pool, ends)
+    if not len(found.index) or terminal[found.index].mean() >= VISIBLE:
+        return None
+    return (
+        "episodes terminate in states that others pass through: what ends them is not in the observation, so no jump "
+        "can tell whether it ends an episode; if a time limit ends them, mark them as truncated"
     )
 
 
@@ -52,33 +98,8 @@ def uninformative_models(reports: Sequence[FitReport]) -> str | None:
     return f"no better than their baseline on held-out steps: {', '.join(failed)}" if failed else None
 
 
-def return_predictability(data: Trajectories) -> float | None:
-    """Return the share of the returns' variance explained by the returns of episodes that pass nearby.
-
-    None if there are too few episodes to tell.
-    """
-    if len(data) < MIN_EPISODES:
-        return None
-    random = np.random.default_rng(0)
-    episode = ragged.owners(data.lengths + 1)
-    queried = random.permutation(len(data))[:QUERIES]
-    queried = np.repeat(queried, QUERIES // len(queried))
-    rows = data.first_rows[queried] + (random.random(len(queried)) * data.lengths[queried] / 2).astype(int)
-    among = random.permutation(len(data.observations))[:POOL]
-    pool = np.concatenate((rows, among))
-    states = np.asarray(normaliser_of(data.observations).apply(jnp.asarray(data.observations[pool])))
-    original = np.arange(len(data))  # a copy of an episode predicts nothing about it
-    for copy, first in copies(data):
-        original[copy] = first
-    found = find_neighbours(states, original[episode[pool]], NeighbourSearch(NEIGHBOURS, method="flat"), len(rows))
-    owner, other = found.of(np.arange(len(rows)))
-    count = np.bincount(owner, minlength=len(rows))
-    total = np.bincount(owner, data.returns[episode[pool[other]]], len(rows))
-    return _explained_variance(data.returns[queried[count > 0]], total[count > 0] / count[count > 0])
-
-
-def _explained_variance(returns: np.ndarray, predictions: np.ndarray) -> float:
-    """Return the squared correlation; 0 if it is negative or not defined."""
-    if len(returns) < 2 or np.ptp(returns) == 0 or np.ptp(predictions) == 0:
-        return 0.0
-    return float(max(np.corrcoef(returns, predictions)[0, 1], 0.0)) ** 2
+def _named(columns: np.ndarray, which: Bool[np.ndarray, " columns"]) -> str:
+    """Return some columns as text."""
+    names = [str(name) for name in columns[which]]
+    shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return f"column {shown}" if len(names) == 1 else f"each of the columns {shown}"

@@ -102,13 +102,16 @@ class EdgeScorer:
         data: Trajectories,
         context: Integer[np.ndarray, " nodes"] | None = None,
     ) -> None:
-        """Score pairs of the data's states; a pair of two different contexts is never an edge."""
+        """Score pairs of the data's states; no edge leads to another context or to a state that was not recorded."""
         self.models, self.tests, self.context = models, tests, context
+        self.unknown = np.zeros(len(data.observations), bool)
+        self.unknown[data.unknown_rows] = True
+        data = data.filled()
         self.nearby: Nearby | None = None
         self.states = jax.device_put(padded(data.observations.astype(np.float32, copy=False)))
         self.actions = np.zeros((len(data.observations), data.action_size), np.float32)
         self.actions[data.state_rows] = data.actions
-        self.half = halves(data)
+        self.half, self.logged = halves(data), data.rewards
         terminal = np.zeros(len(data.observations), bool)
         terminal[data.state_rows + 1] = data.terminated
         self.terminal = jax.device_put(padded(terminal))
@@ -129,13 +132,14 @@ class EdgeScorer:
         logged = replace(self.candidates(steps, steps + 1), action=self.actions[steps])
         for name, test in self.tests.items():
             scores |= test.score_logged(self.models.tests[name], logged)
-        return scores
+        return {name: np.where(self.unknown[steps + 1], np.nan, values) for name, values in scores.items()}
 
     def edges(self, source: Nodes, target: Nodes, replaced: Scores) -> tuple[Edges, Integer[np.ndarray, " kept"]]:
         """Return the pairs that pass every test, and their indices; `replaced` scores the step each would replace."""
-        kept = np.arange(len(source))
+        allowed = ~self.unknown[target]
         if self.context is not None:
-            kept = np.flatnonzero(self.context[source] == self.context[target])
+            allowed &= self.context[source] == self.context[target]
+        kept = np.flatnonzero(allowed)
         found = replace(self.candidates(source[kept], target[kept]), nearby=self.nearby)
         for name, test in self.tests.items():
             found = test.score(self.models.tests[name], found)
@@ -160,7 +164,8 @@ class EdgeScorer:
 
     def logged_rewards(self, rows: Nodes) -> Float[np.ndarray, " pairs"]:
         """Return the reward predicted for every logged step by a member that has not seen it."""
-        return crossed(self.rewards(rows, rows + 1, self.actions[rows]), self.half)
+        found = crossed(self.rewards(rows, rows + 1, self.actions[rows]), self.half)
+        return np.where(self.unknown[rows + 1], self.logged, found)
 
     def synthesise(
         self, source: Nodes, target: Nodes, key: PRNGKeyArray | None = None

@@ -3,7 +3,6 @@
 `stitch` makes the stages in memory. With a run, each stage is kept in its folder as soon as it is made, and is read
 from there if it exists:
 
-predictability.json     how well states predict returns; below the config's limit nothing else is made
 models.safetensors      the models and their fit reports; until all are fitted, one model-NAME.safetensors each
 graph.safetensors       the graph
 progress.safetensors    D_k and V after the last finished greedy pass, with the summaries so far
@@ -25,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, Key, PRNGKeyArray
 
 from trajstitch import formats
-from trajstitch.data.column_roles import ColumnRoles, find_roles
+from trajstitch.data.column_roles import ColumnRoles, column_names
 from trajstitch.data.normalise import rescale_for_float32
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
@@ -135,8 +134,8 @@ class Stitched:
     """What each pass did; empty if the data was left unchanged. Of several stitchings, with the `seed` of each."""
     reason: str | None
     """Why the data was left unchanged, if it was (by each of several stitchings)."""
-    predictability: float | None
-    """Share of the variance of returns that states predict, if the config asks."""
+    columns: dict[str, list[str]]
+    """Columns that are not controlled by actions, by their role."""
     reports: list[FitReport]
     """How well each model does on held-out steps."""
     seconds: dict[str, float]
@@ -173,7 +172,7 @@ def _stitch_once(jobs: Sequence[StitchJob]) -> list[list[Stitched]]:
     outcomes = []
     for stages, reason in zip(several, reasons, strict=True):
         results = [(stages.job.data, [])] * stages.job.seeds if reason else stages.results()
-        facts = (reason, stages.predictability(), stages.reports(), stages.seconds)
+        facts = (reason, stages.columns, stages.reports(), stages.seconds)
         outcomes.append([Stitched(stages.job.data, after, passes, *facts) for after, passes in results])
     return outcomes
 
@@ -193,7 +192,7 @@ def _joined(job: StitchJob, stitchings: Sequence[Stitched]) -> Stitched:
         after=assemble(job.data, [one.after for one in stitchings], keep_original=job.config.keeps_original),
         passes=passes,
         reason=stitchings[0].reason if all(one.reason is not None for one in stitchings) else None,
-        predictability=stitchings[0].predictability,
+        columns=stitchings[0].columns,
         reports=[report for one in stitchings for report in one.reports],
         seconds=seconds,
     )
@@ -210,11 +209,20 @@ class Stages:
     def __init__(self, job: StitchJob) -> None:
         self.job, self.config, self.run = job, job.config, job.run
         whole = rescale_for_float32(job.data)
-        roles = find_roles(whole)
-        relevant = ~roles.irrelevant
-        self.data = replace(whole, observations=whole.observations[:, relevant])
-        """The data as models and walks see it, without irrelevant columns."""
-        self.roles = ColumnRoles(roles.fixed[relevant], roles.exogenous[relevant], roles.irrelevant[relevant])
+        roles = job.config.columns.roles(whole)
+        self.roles, relevant = roles.without_irrelevant()
+        names = np.array(column_names(job.data))
+        self.names = names[relevant]
+        """The names of the columns that models see."""
+        self.columns = {kind: names[getattr(roles, kind)].tolist() for kind in ("fixed", "exogenous", "irrelevant")}
+        """The columns that actions don't control, by role."""
+        for kind, found in self.columns.items():
+            if found:
+                logger.info(f"columns that are {kind}: {', '.join(found[:8])}{' ...' if len(found) > 8 else ''}")
+        self.recorded = replace(whole, observations=whole.observations[:, relevant])
+        """The data as models see it: without irrelevant columns."""
+        self.data = self.recorded.filled()
+        """The data as walks see it: the state before it stands for a final state that was not recorded."""
         self.models_key = split_key(job.seed)[0]
         self.seconds: dict[str, float] = {}
         if self.run is not None and self.run.has("seconds"):
@@ -247,19 +255,10 @@ class Stages:
         """Return why the data is left unchanged, if it is; this may fit the models."""
         return (
             gate.single_trajectory(self.data)
-            or gate.unpredictable_returns(self.predictability(), self.config.min_predictability)
+            or gate.separate_contexts(self.data, self.roles, self.names)
+            or gate.random_surroundings(self.recorded, self.roles, self.names)
+            or gate.invisible_ends(self.recorded)
             or gate.uninformative_models(self.models()[1])
-        )
-
-    def predictability(self) -> float | None:
-        """Return how well states predict returns; None if the config does not ask."""
-        if self.config.min_predictability <= 0:
-            return None
-        return self._kept(
-            "predictability",
-            lambda: gate.return_predictability(self.data),
-            lambda run: run.read_json("predictability"),
-            lambda run, found: run.write_json("predictability", found),
         )
 
     # The models
@@ -284,7 +283,7 @@ class Stages:
         if self.run is not None and self.run.has(file):
             _, facts = read_tensors(self.run.path(f"{file}.safetensors"))
             return self.run.read_tree(file, like), FitReport(**json.loads(facts["report"]))
-        model, report = fit_model(self.config, name, self.data, key, self.roles)
+        model, report = fit_model(self.config, name, self.recorded, key, self.roles)
         if self.run is not None:
             self.run.write_tree(file, model, report=json.dumps(asdict(report)))
         return model, report
@@ -311,7 +310,7 @@ class Stages:
             context = None
             if self.roles.fixed.any():
                 context = np.unique(self.data.observations[:, self.roles.fixed], axis=0, return_inverse=True)[1]
-            self._memory["scorer"] = EdgeScorer(self.models()[0], self.config.tests, self.data, context)
+            self._memory["scorer"] = EdgeScorer(self.models()[0], self.config.tests, self.recorded, context)
         return self._memory["scorer"]
 
     def graph(self) -> StitchGraph:

@@ -49,8 +49,9 @@ class Plan:
     improvements: Annotated[int, Bounds(1)] = 200
     """Rounds of policy iteration at most; it stops when nothing changes."""
     max_visits: Annotated[float, Bounds(0, 1)] = 1.0
-    """Share of the trajectories that may visit one logged state (at least 20 may). Larger gains more return and keeps
-    fewer different states."""
+    """Share of the trajectories that may visit one logged state (at least the square root of their number may), and five
+    times the share that may make the same jump (at least two may). Larger gains more return and keeps fewer different
+    states."""
     parts: Annotated[int, Bounds(1)] = 10
     """Parts in which the trajectories are rebuilt, each by a plan around the states that are full by then."""
 
@@ -101,7 +102,8 @@ class Problem:
             usual = float(surprise[~graph.last].mean()) if (~graph.last).any() else 0.0
         price = config.pessimism * slope(data, graph, config.discount, logged)
         luck = np.where(graph.last, 0, np.maximum(surprise - usual, 0))
-        return cls._with(graph, config, logged - price * luck, jump - price * error)
+        stops = np.zeros(len(graph), bool) if rewards is None else rewards.stops
+        return cls._with(graph, config, logged - price * luck, jump - price * error, stops)
 
     @classmethod
     def _with(
@@ -110,12 +112,13 @@ class Problem:
         config: Plan,
         step_reward: Float[np.ndarray, " nodes"],
         gain: Float[np.ndarray, " edges"],
+        stops: Bool[np.ndarray, " nodes"],
     ) -> "Problem":
         edges = graph.edges
         return cls(
             step_reward=step_reward,
-            last=graph.last,
-            terminal=graph.terminal,
+            last=graph.last | stops,
+            terminal=graph.terminal | stops,
             neighbours=graph.neighbours,
             source=edges.source,
             target=edges.target.astype(np.intp),  # the type that NumPy gathers by without converting it each time
@@ -140,11 +143,11 @@ class Problem:
         ends = np.flatnonzero(self.last)
         return self.discount ** np.arange(np.diff(ends, prepend=-1).max(initial=1) + 1.0)
 
-    def around(self, full: Bool[np.ndarray, " nodes"]) -> "Problem":
-        """Return the problem in which entering a full node costs more than anything can gain."""
+    def around(self, full: Bool[np.ndarray, " nodes"], used_up: Bool[np.ndarray, " edges"]) -> "Problem":
+        """Return the problem in which entering a full node or taking a used-up jump costs more than anything gains."""
         toll = 10 * self.scale / (1 - self.discount)
         gain, step_reward = self.gain.copy(), self.step_reward.copy()
-        gain[full[self.target]] -= toll
+        gain[full[self.target] | used_up] -= toll
         step_reward[:-1][full[1:] & ~self.last[:-1]] -= toll
         return replace(self, gain=gain, step_reward=step_reward)
 
@@ -185,6 +188,7 @@ def solve(problem: Problem, config: Plan) -> Solution:
         # A node keeps its action unless another is truly better, so that rounding can't make it oscillate.
         if len(starts):
             rises = np.maximum.reduceat(jump, starts) > np.maximum(step, values)[candidate] + enough
+            rises &= ~last[candidate]
             better[candidate[rises]] = _highest(jump, starts[rises], counts[rises])
         back = (choice >= 0) & (step > values + enough)
         stays = (choice >= 0) & ~back & (better < 0)

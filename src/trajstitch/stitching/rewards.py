@@ -14,7 +14,7 @@ A plan also sees logged steps by their predicted rewards: noise in a logged rewa
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Integer
+from jaxtyping import Bool, Float, Integer
 
 from trajstitch.data import ragged
 from trajstitch.data.trajectories import Trajectories
@@ -22,6 +22,8 @@ from trajstitch.stitching.graph import EdgeScorer, StitchGraph
 from trajstitch.stitching.jump_tests import Nodes
 
 ENDS = 3
+SPARSE = 0.9
+"""Rewards are sparse if at least this share of the steps has the same one."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class RewardRange:
     """The reward of the step logged into each node; NaN for first states."""
     end: Integer[np.ndarray, " nodes"]
     """How a step into each node ends: 0 goes on, 1 terminates, 2 is the last of the log."""
+    sparse: bool
+    """Whether nearly all steps have the same reward: then a jump gets another only if all similar steps have it."""
 
     @classmethod
     def of(cls, data: Trajectories, graph: StitchGraph) -> "RewardRange":
@@ -53,7 +57,7 @@ class RewardRange:
         steps, owner = steps[keep], owner[keep]
         np.minimum.at(low, (owner, end[steps + 1]), own[steps])
         np.maximum.at(high, (owner, end[steps + 1]), own[steps])
-        return cls(low, high, own, into, end)
+        return cls(low, high, own, into, end, usual_reward(data) is not None)
 
     def clip(self, source: Nodes, target: Nodes, reward: Float[np.ndarray, " pairs"]) -> Float[np.ndarray, " pairs"]:
         """Return the rewards of steps between nodes, each within its range."""
@@ -61,7 +65,7 @@ class RewardRange:
         low, high = np.fmin(low, self.into[target]), np.fmax(high, self.into[target])
         unknown = low > high  # no similar step ends in this way
         low[unknown] = high[unknown] = self.own[source[unknown]]
-        return np.clip(reward, low, high)
+        return low if self.sparse else np.clip(reward, low, high)
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,39 @@ class PlanRewards:
     """The predicted reward of the step logged at each node; 0 at an episode's last state."""
     jump: Float[np.ndarray, " edges"]
     """The lowest predicted reward of each edge of the graph."""
+    stops: Bool[np.ndarray, " nodes"]
+    """Nodes where walks end, since nothing is known about the rewards that follow."""
 
     @classmethod
     def of(cls, data: Trajectories, graph: StitchGraph, scorer: EdgeScorer) -> "PlanRewards":
         allowed, rows, edges = RewardRange.of(data, graph), data.state_rows.astype(np.int32), graph.edges
         logged = np.zeros(len(graph))
-        logged[rows] = allowed.clip(rows, rows + 1, scorer.logged_rewards(rows).astype(np.float64))
+        logged[rows] = data.rewards  # where they are sparse, they have no noise
+        if not allowed.sparse:
+            logged[rows] = allowed.clip(rows, rows + 1, scorer.logged_rewards(rows).astype(np.float64))
         jump = np.zeros(len(edges)) if edges.reward is None else edges.reward.astype(np.float64)
-        return cls(allowed, logged, allowed.clip(edges.source, edges.target, jump))
+        stops = paid_once(data, len(graph))
+        return cls(allowed, logged, allowed.clip(edges.source, edges.target, jump), stops)
+
+
+def paid_once(data: Trajectories, nodes: int) -> Bool[np.ndarray, " nodes"]:
+    """Return the nodes after a sparse reward of which no episode has more than one; none if rewards are not like that.
+
+    The log does not tell that a second one would be paid: a walk that collected two would invent it.
+    """
+    paid, usual = np.zeros(nodes, bool), usual_reward(data)
+    if usual is None:
+        return paid
+    special = data.rewards != usual
+    each = np.bincount(data.episode_of_step, special, len(data))
+    if each.max() == 1 and each.sum() > 1:
+        paid[data.state_rows[special] + 1] = True
+    return paid
+
+
+def usual_reward(data: Trajectories) -> float | None:
+    """Return the reward that nearly all steps have; None if there is none, so that rewards are not sparse."""
+    if not data.steps:
+        return None
+    values, counts = np.unique(data.rewards, return_counts=True)
+    return float(values[np.argmax(counts)]) if counts.max() >= SPARSE * data.steps else None
