@@ -160,7 +160,11 @@ def fit_forward(
     train, held = hold_out(data, config.held_out)
     config = limited(config, len(train))
     change = change_normaliser_of(data.observations, data.state_rows)
-    scales = (*map(normaliser_of, (data.observations, data.actions)), change, normaliser_of(data.rewards[data.next_known, None]))
+    scales = (
+        *map(normaliser_of, (data.observations, data.actions)),
+        change,
+        normaliser_of(data.rewards[data.next_known, None]),
+    )
     state = fit_ensemble(config, lambda key: config.init(key, scales), data, train, held, key, "forward dynamics")
     rows = data.state_rows[held]
     steps = (data.observations[rows], data.actions[held], data.observations[rows + 1])

@@ -1,8 +1,8 @@
 """The reward of a step (s, a, s'): a regression, or the paper's conditional Wasserstein GAN.
 
-The regression has two members, and each is fitted to one half of the episodes. So every logged step can be predicted by
-a member that has not seen it (`crossed`): otherwise a network learns the noise in the rewards by heart, and a plan takes
-it for real. It also sees whether the step terminates its episode, since rewards at a goal or a fall are unlike others.
+The regression has two members, and each is fitted to one half of the episodes. So every logged step can be predicted
+by a member that has not seen it (`crossed`): otherwise a network learns the noise in the rewards by heart, and a plan
+takes it for real. It also sees whether the step terminates its episode: rewards at a goal or a fall are unlike others.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,6 @@ from trajstitch.learning.fit import Metrics, Objective, stack
 from trajstitch.learning.fit_report import FitReport, explained
 from trajstitch.learning.networks import MLP, change_normaliser_of, normaliser_of
 from trajstitch.models.fitting import fit_one, limited
-
 
 HALVES = 2
 MIN_T = 2.0
@@ -86,6 +85,7 @@ class RegressionReward:
     """Gradient steps of each member at most; the parameters with the lowest error on the other half are kept."""
     epochs: Annotated[int, Bounds(1)] | None = None
     """Passes over the training steps at most, so that little data takes little time; None: any number."""
+
     def init(self, key: PRNGKeyArray, data: Trajectories) -> Reward:
         return _init(key, data, self.hidden, latent_size=0, critic=False, sees_end=True)
 

@@ -27,8 +27,8 @@ from trajstitch.stitching.rewards import PlanRewards
 from trajstitch.stitching.walk import Visited, walk
 
 VISITS_A_JUMP = 5
-"""Trajectories that may visit a state, for each that may make the same jump: where a model is wrong about a jump, such as
-one through a wall, few trajectories are."""
+"""Trajectories that may visit a state, for each that may make the same jump: where a model is wrong about a jump, such
+as one through a wall, few trajectories are."""
 MIN_USES = 2
 """Trajectories that may make any jump."""
 RETRY_PARTS = 2

@@ -29,11 +29,11 @@ class ColumnChoice:
     """Which observation columns are of which kind, where the data should not decide (see `data.column_roles`)."""
 
     fixed: tuple[str, ...] | None = None
-    """Columns that no jump may change, such as a patient's parameters or a goal, by name or number (from 0); none for no
-    column. If not given: those that never change within an episode."""
+    """Columns that no jump may change, such as a patient's parameters or a goal, by name or number (from 0); none for
+    no column. If not given: those that never change within an episode."""
     exogenous: tuple[str, ...] | None = None
-    """Columns that move by themselves and not by the actions, such as weather or demand, by name or number (from 0); none
-    for no column. If not given, a regression tells."""
+    """Columns that move by themselves and not by the actions, such as weather or demand, by name or number (from 0);
+    none for no column. If not given, a regression tells."""
 
     def roles(self, data: Trajectories) -> ColumnRoles:
         """Return the role of each column of the data."""
@@ -48,8 +48,8 @@ class ColumnChoice:
         for name in () if given == ("none",) else map(str, given):
             if name not in names and not (name.isdecimal() and int(name) < len(names)):
                 raise InputError(
-                    f"`columns.{kind}`: there is no observation column {name!r}{did_you_mean(name, names)}: give a name "
-                    f"or a number from 0 to {len(names) - 1}"
+                    f"`columns.{kind}`: there is no observation column {name!r}{did_you_mean(name, names)}: give a "
+                    f"name or a number from 0 to {len(names) - 1}"
                 )
             chosen[names.index(name) if name in names else int(name)] = True
         return chosen

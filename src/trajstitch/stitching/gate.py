@@ -43,9 +43,9 @@ def separate_contexts(data: Trajectories, roles: ColumnRoles, columns: np.ndarra
     if len(np.unique(contexts, axis=0)) < len(data):
         return None
     return (
-        f"every trajectory has a context of its own: {_named(columns, roles.fixed)} never changes within an episode and "
-        "differs between all of them, and no action leads from one context to another; if a column is no context, say "
-        "which ones are with `columns.fixed`"
+        f"every trajectory has a context of its own: {_named(columns, roles.fixed)} never changes within an episode "
+        "and differs between all of them, and no action leads from one context to another; if a column is no context, "
+        "say which ones are with `columns.fixed`"
     )
 
 

@@ -169,8 +169,8 @@ class Consistency:
     """The jump's action must lead to its target: an ensemble f(s, a) predicts by how much it misses.
 
     Scores: `consistency`, the worst member's error over the jump's length, beyond what is usual on logged steps, or
-    that of the logged steps nearby, if it is larger; `error`, that error in standardised states; `lowest_reward`, the lowest reward that a member predicts. Logged steps
-    are scored by `error` and `length`.
+    that of the logged steps nearby, if it is larger; `error`, the jump's own, in standardised states; `lowest_reward`,
+    the lowest reward that a member predicts. Logged steps are scored by `error` and `length`.
     """
 
     forward: ForwardDynamics = field(default_factory=ForwardDynamics)

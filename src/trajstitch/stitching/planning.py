@@ -49,9 +49,9 @@ class Plan:
     improvements: Annotated[int, Bounds(1)] = 200
     """Rounds of policy iteration at most; it stops when nothing changes."""
     max_visits: Annotated[float, Bounds(0, 1)] = 1.0
-    """Share of the trajectories that may visit one logged state (at least the square root of their number may), and five
-    times the share that may make the same jump (at least two may). Larger gains more return and keeps fewer different
-    states."""
+    """Share of the trajectories that may visit one logged state (at least the square root of their number may), and
+    five times the share that may make the same jump (at least two may). Larger gains more return and keeps fewer
+    different states."""
     parts: Annotated[int, Bounds(1)] = 10
     """Parts in which the trajectories are rebuilt, each by a plan around the states that are full by then."""
 
@@ -82,9 +82,7 @@ class Problem:
     """The size of the largest reward."""
 
     @classmethod
-    def of(
-        cls, data: Trajectories, graph: StitchGraph, config: Plan, rewards: PlanRewards | None = None
-    ) -> "Problem":
+    def of(cls, data: Trajectories, graph: StitchGraph, config: Plan, rewards: PlanRewards | None = None) -> "Problem":
         """Return the problem of a graph: by its logged rewards, or by predicted ones."""
         edges = graph.edges
         if edges.reward is None or "error" not in edges.scores:
