@@ -168,7 +168,9 @@ def edges_of_graph(graph: StitchGraph, values: Float[np.ndarray, " nodes"]) -> C
     """Return all edges of the graph, compared with the steps logged in their place; `values` is V of every node."""
     edges = graph.edges
     replaced = {name: logged[edges.source] for name, logged in graph.logged.items()}
-    gain = values[edges.target] - values[edges.source + 1]
+    following = np.minimum(edges.source + 1, len(graph) - 1)
+    following = np.where(graph.last[edges.source], edges.source, following)
+    gain = values[edges.target] - values[following]
     return ChosenEdges(edges, likelihood_margin(edges.scores, replaced, len(edges)), gain)
 
 

@@ -5,8 +5,8 @@ little else. Here only a small share of the trajectories may visit a state.
 
 The trajectories are rebuilt part by part, each by a plan around the states that are full by then. The walks of a part
 go step by step together. At each state a walk takes the action of the highest value among those that lead to a state
-which it has not visited and which is not full; its own logged states are never full for it. If no action is left, the
-walk ends, truncated. A walk that is better than its trajectory replaces it; otherwise it frees the states it visited.
+which is not full, and never back in an episode: it would soon walk into states that it has visited. Its own logged
+states are never full for it. If no state has room, the walk takes the logged step. A walk that is better than its trajectory replaces it; otherwise it frees the states it visited.
 Trajectories that were not rebuilt are tried once more, since others have left their states.
 """
 
@@ -24,7 +24,7 @@ from trajstitch.stitching.graph import EdgeScorer, StitchGraph
 from trajstitch.stitching.paths import Paths, choose, without_unused_jumps
 from trajstitch.stitching.planning import Plan, Problem, solve
 from trajstitch.stitching.rewards import PlanRewards
-from trajstitch.stitching.walk import Visited, walk
+from trajstitch.stitching.walk import Furthest, Visited, walk
 
 VISITS_A_JUMP = 5
 """Trajectories that may visit a state, for each that may make the same jump: where a model is wrong about a jump, such
@@ -66,7 +66,7 @@ def plan_with_capacity(
             actions = ActionValues.of(around, solution.values, graph.offsets)
             room = Room(capacity - visits, most_uses - uses)
             best = BestFreeAction(graph, actions, room, None if rewards is None else rewards.stops)
-            walks = walk(logged, graph, best, rules.longest(logged), walkers)
+            walks = walk(logged, graph, best, rules.longest(logged), walkers, beyond_ends=True)
             new = propose(logged, walks, chosen, scorer, rules, key, result.jumps, rewards)
             accepted = np.zeros(len(data), bool)
             accepted[walkers] = new.accepted[walkers]
@@ -116,6 +116,7 @@ class ActionValues:
     ) -> "ActionValues":
         """Return the action values of a plan; the logged step wins ties."""
         step, jump = problem.action_values(values)
+        step[problem.last] = -np.inf  # no step leaves it
         return cls(step + problem.precision, jump, offsets)
 
     def at(self, nodes: Integer[np.ndarray, " some"]) -> Float[np.ndarray, "some actions"]:
@@ -142,24 +143,31 @@ class BestFreeAction:
     ) -> None:
         """Choose by these action values; walks end at the nodes in `stops`."""
         self.episode, self.target, self.values, self.stops = graph.episode, graph.edges.target, values, stops
+        self.last = graph.last
         self.visits, self.uses = room.visits.copy(), room.uses.copy()
+        self._furthest: tuple[Visited, Furthest] | None = None
 
     def __call__(
         self, walker: np.ndarray, slot: np.ndarray, row: np.ndarray, visited: Visited
     ) -> tuple[np.ndarray, np.ndarray]:
         edge, onward = np.full(len(walker), -1, np.int64), np.full(len(walker), -1, np.int64)
+        furthest = self._come(slot, row, visited)
         values, asking = self.values.at(row), np.arange(len(walker))
         if self.stops is not None:
             asking = asking[~self.stops[row]]
         while len(asking):
             action = values[asking].argmax(1)
             left = values[asking, action] > -np.inf
+            if not left.all():  # rather than end, a walk goes on where there is no room
+                stuck = asking[~left]
+                stuck = stuck[~self.last[row[stuck]]]
+                onward[stuck] = row[stuck] + 1
             asking, action = asking[left], action[left]
             values[asking, action] = -np.inf  # each action is tried once
             wanted = np.where(action == 0, -1, self.values.offsets[row[asking]] + action - 1)
             target = row[asking] + 1
             target[action > 0] = self.target[wanted[action > 0]]
-            free = ~visited.has(slot[asking], target)
+            free = ~furthest.passed(slot[asking], target)
             foreign = self.episode[target] != walker[asking]
             ahead = np.zeros(len(asking), np.int64)  # walks that ask for the same state at the same time
             queue = np.flatnonzero(free & foreign)
@@ -173,3 +181,10 @@ class BestFreeAction:
             np.subtract.at(self.uses, wanted[free & (wanted >= 0)], 1)
             asking = asking[~free]
         return edge, onward
+
+    def _come(self, slot: np.ndarray, row: np.ndarray, visited: Visited) -> Furthest:
+        """Note where walks stand; those that walk together share `visited`."""
+        if self._furthest is None or self._furthest[0] is not visited:
+            self._furthest = (visited, Furthest(visited.walks, visited.most, self.episode))
+        self._furthest[1].come(slot, row)
+        return self._furthest[1]

@@ -5,7 +5,7 @@ state are those of the paper's Figure 5:
 
     candidates(u, v) = {successor of n : n near u} ∪ {m : m near v}
 
-from other episodes than u's. The models never change between passes, so an edge's scores are computed once. Only edges
+from other episodes than u's. Where the log breaks off at u, only the former. The models never change between passes, so an edge's scores are computed once. Only edges
 that pass every jump test (see `jump_tests`) are kept.
 """
 
@@ -107,6 +107,8 @@ class EdgeScorer:
         self.unknown = np.zeros(len(data.observations), bool)
         self.unknown[data.unknown_rows] = True
         data = data.filled()
+        self.last = np.zeros(len(data.observations), bool)
+        self.last[data.first_rows + data.lengths] = True
         self.nearby: Nearby | None = None
         self.states = jax.device_put(padded(data.observations.astype(np.float32, copy=False)))
         self.actions = np.zeros((len(data.observations), data.action_size), np.float32)
@@ -124,7 +126,9 @@ class EdgeScorer:
 
     def candidates(self, source: Nodes, target: Nodes) -> Candidates:
         """Return pairs of nodes as the jump tests take them."""
-        return Candidates(self.states, source.astype(np.int32), target.astype(np.int32), self.models.inverse)
+        replaced = np.where(self.last[source], target, source + 1)
+        pairs = (part.astype(np.int32) for part in (source, target, replaced))
+        return Candidates(self.states, *pairs, self.models.inverse)
 
     def score_logged(self, steps: Nodes) -> Scores:
         """Return what jumps are compared with: the scores of the logged steps that leave these nodes."""
@@ -273,14 +277,16 @@ def build_graph(data: Trajectories, scorer: EdgeScorer, search: NeighbourSearch)
     neighbours = _neighbours(_states(data, search), episode, scorer.context, search)
 
     steps = np.flatnonzero(~last).astype(np.int32)
+    # Where a log breaks off, jumps may go on.
+    sources = np.flatnonzero(~(terminal | scorer.unknown)).astype(np.int32)
     logged = {}
     for name, values in scorer.score_logged(steps).items():
         logged[name] = np.full(rows, np.nan, np.float32)
         logged[name][steps] = values
     scorer = scorer.knowing(neighbours, logged)
     columns: dict[str, _Column] = {}
-    with progress("graph", len(steps), "states") as advance:
-        for block in _blocks(neighbours, steps):
+    with progress("graph", len(sources), "states") as advance:
+        for block in _blocks(neighbours, sources):
             source, target, *rules = candidates(neighbours, last, block)
             edges, kept = scorer.edges(source, target, {name: values[source] for name, values in logged.items()})
             found = edges.arrays() | {name: rule[kept] for name, rule in zip(_RULES, rules, strict=True)}
@@ -332,7 +338,8 @@ def _neighbours(
 
 def _blocks(neighbours: Neighbours, steps: Integer[np.ndarray, " steps"]) -> Iterator[Integer[np.ndarray, " some"]]:
     """Yield the steps in order, in parts with a bounded number of candidates; one empty part if there are none."""
-    pairs = np.cumsum(neighbours.offsets[steps + 2] - neighbours.offsets[steps])
+    after = np.minimum(steps + 2, len(neighbours.offsets) - 1)
+    pairs = np.cumsum(neighbours.offsets[after] - neighbours.offsets[steps])
     start = 0
     while start < max(len(steps), 1):
         most = CANDIDATES + (pairs[start - 1] if start else 0)
@@ -364,11 +371,15 @@ class _Column:
 def candidates(
     neighbours: Neighbours, last: Bool[np.ndarray, " nodes"], nodes: Integer[np.ndarray, " some"]
 ) -> tuple[Nodes, Nodes, Bool[np.ndarray, " pairs"], Bool[np.ndarray, " pairs"]]:
-    """Return the candidates of logged steps, sorted: sources, targets, and by which of the two rules."""
+    """Return the candidates of logged steps, sorted: sources, targets, and by which of the two rules.
+
+    At a last state, whose next state is not known, those by the first rule.
+    """
     owner, neighbour = neighbours.of(nodes)
     follows = ~last[neighbour]
-    owner_2, neighbour_2 = neighbours.of(nodes + 1)
-    source = np.concatenate((nodes[owner[follows]], nodes[owner_2]))
+    stepping = nodes[~last[nodes]]
+    owner_2, neighbour_2 = neighbours.of(stepping + 1)
+    source = np.concatenate((nodes[owner[follows]], stepping[owner_2]))
     target = np.concatenate((neighbour[follows] + 1, neighbour_2))
     by_neighbour = np.zeros(len(source), bool)
     by_neighbour[follows.sum() :] = True

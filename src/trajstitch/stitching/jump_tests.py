@@ -46,6 +46,8 @@ class Candidates:
     """Every node's state, on the device."""
     source: Nodes
     target: Nodes
+    replaced: Nodes
+    """The next state that was logged, or the target where none was."""
     inverse: Inverse
     """Predicts a jump's action."""
     scores: Scores = field(default_factory=dict)
@@ -64,6 +66,7 @@ class Candidates:
             self,
             source=self.source[index],
             target=self.target[index],
+            replaced=self.replaced[index],
             scores={name: values[index] for name, values in self.scores.items()},
             action=None if self.action is None else self.action[index],
         )
@@ -196,6 +199,7 @@ class Consistency:
             lambda *step: _score_steps(model, candidates.states, *step),
             candidates.source,
             candidates.target,
+            candidates.replaced,
             candidates.action,
         )
         error, length, reward = found
@@ -210,7 +214,11 @@ class Consistency:
     def score_logged(self, model: ForwardEnsemble, steps: Candidates) -> Scores:
         assert steps.action is not None
         found = in_batches(
-            lambda *step: _score_steps(model, steps.states, *step), steps.source, steps.target, steps.action
+            lambda *step: _score_steps(model, steps.states, *step),
+            steps.source,
+            steps.target,
+            steps.replaced,
+            steps.action,
         )
         return {"error": found[0], "length": found[1]}
 
@@ -271,7 +279,7 @@ def _actions(inverse: Inverse, states: Array, source: Array, target: Array) -> A
 
 @eqx.filter_jit
 def _score_steps(
-    model: ForwardEnsemble, states: Array, source: Array, target: Array, action: Array
+    model: ForwardEnsemble, states: Array, source: Array, target: Array, replaced: Array, action: Array
 ) -> tuple[Array, ...]:
-    found = score_steps(model, states[source], action, states[target], states[source + 1])
+    found = score_steps(model, states[source], action, states[target], states[replaced])
     return found.error, found.length, found.reward

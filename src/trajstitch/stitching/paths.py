@@ -139,10 +139,12 @@ class Paths:
         start = np.delete(self.node, self.offsets[1:] + np.arange(len(self.lengths)))
         episode = ragged.owners(data.lengths + 1).astype(np.int32)[start]
         before = data.provenance or Provenance.logged(data.offsets)  # steps stitched earlier stay marked
-        step = start - episode  # one final row for each episode before
+        # One final row for each episode before. Jumps may leave an episode's last state: it follows the last step's.
+        ended = start == (data.first_rows + data.lengths)[episode]
+        step = start - episode - ended
         return Provenance(
             source_episode=before.source_episode[step],
-            source_step=before.source_step[step],
+            source_step=before.source_step[step] + ended.astype(np.int32),
             stitched=self._of_steps(before.stitched, np.ones(len(self.jumps))).astype(bool),
             margin=self._of_steps(before.margin, self.jumps.margin).astype(np.float32),
             value_gain=self._of_steps(before.value_gain, self.jumps.value_gain).astype(np.float32),

@@ -57,8 +57,12 @@ def walk(
     choose: Chooser,
     horizon: int,
     walkers: Integer[np.ndarray, " walks"] | None = None,
+    *,
+    beyond_ends: bool = False,
 ) -> Walks:
     """Walk these trajectories (all, if not given) from their first states, for at most `horizon` steps.
+
+    With `beyond_ends`, the chooser is also asked where a log breaks off: a walk may jump on from there.
 
     As many walk together as the memory for visited states allows. A trajectory that does not walk gets no steps.
     """
@@ -92,7 +96,7 @@ def walk(
                 )
             steps.append((walker, np.full(len(walker), time), kind[row], edge, node))
 
-            done = ends[onward]
+            done = ends[onward] & (graph.terminal[node] | (not beyond_ends))
             if done.any():
                 jumped, stepped = done & (edge >= 0), done & (edge < 0)
                 terminated[walker[jumped]] = graph.terminal[node[jumped]]
@@ -128,14 +132,14 @@ class Visited:
 
     def __init__(self, walks: int, most: int) -> None:
         """Make room for this many walks that visit at most `most` nodes each."""
-        self.size = self.slots(most)
+        self.walks, self.most, self.size = walks, most, self.slots(most)
         self.table = np.full(walks * self.size, -1, np.int32)
 
     @staticmethod
     def slots(most: int) -> int:
         return 1 << int(2 * most - 1).bit_length()
 
-    def _find(self, walks: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def find(self, walks: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the place that holds each node, or the free one where it belongs; and whether it is held."""
         base = walks * self.size
         probe = (nodes.astype(np.int64) * 2_654_435_761 >> 7) & (self.size - 1)
@@ -151,10 +155,33 @@ class Visited:
 
     def has(self, walks: np.ndarray, nodes: np.ndarray) -> Bool[np.ndarray, " walks"]:
         """Return whether each walk has visited its node."""
-        return self._find(walks, nodes)[1]
+        return self.find(walks, nodes)[1]
 
     def add(self, walks: np.ndarray, nodes: np.ndarray) -> Bool[np.ndarray, " walks"]:
         """Mark each node as visited by its walk; return whether it was new."""
-        place, held = self._find(walks, nodes)
+        place, held = self.find(walks, nodes)
         self.table[place] = nodes
         return ~held
+
+
+class Furthest:
+    """How far each walk has come in each episode that it has visited: a walk never goes back in an episode.
+
+    Otherwise it would soon walk into states that it has visited, where it must end.
+    """
+
+    def __init__(self, walks: int, most: int, episode: Integer[np.ndarray, " nodes"]) -> None:
+        """Make room for this many walks that visit at most `most` episodes each; `episode` is each node's."""
+        self.seen, self.episode = Visited(walks, most), episode
+        self.node = np.full(len(self.seen.table), -1, np.int32)
+
+    def passed(self, walks: np.ndarray, nodes: np.ndarray) -> Bool[np.ndarray, " walks"]:
+        """Return whether each walk has come to its node or further in the node's episode."""
+        place, held = self.seen.find(walks, self.episode[nodes])
+        return held & (self.node[place] >= nodes)
+
+    def come(self, walks: np.ndarray, nodes: np.ndarray) -> None:
+        """Note the nodes that walks have come to."""
+        self.seen.add(walks, self.episode[nodes])
+        place, _ = self.seen.find(walks, self.episode[nodes])
+        self.node[place] = nodes
