@@ -7,8 +7,7 @@ no training:
 
 Nothing follows a termination. After a truncation the world went on: V there is the mean over its neighbours. A plan
 exploits every error of the models, so r̂ is the lowest of their predictions, and a jump pays a price for where it may
-miss: the forward ensemble's worst error, times how steeply returns change between neighbouring states of the data. A
-logged step pays in the same way for the part of its outcome that the ensemble did not expect.
+miss: the forward ensemble's worst error, times how steeply returns change between neighbouring states of the data.
 
 The solution is found by policy iteration, which a handful of improvements settles. A policy runs along logged steps
 from one jump to the next. The return of a run is the difference of two discounted sums, computed once; so only the
@@ -44,8 +43,7 @@ class Plan:
     pessimism: Annotated[float, Bounds(0)] = 1.0
     """Price of a jump, in units of its predicted error times the slope of returns. Larger makes fewer jumps."""
     predicted_rewards: bool = True
-    """Count logged steps by their predicted rewards and outcomes too, so that no luck is bought; otherwise by what was
-    logged."""
+    """Count logged steps by their predicted rewards too, so that no luck is bought; otherwise by what was logged."""
     improvements: Annotated[int, Bounds(1)] = 200
     """Rounds of policy iteration at most; it stops when nothing changes."""
     max_visits: Annotated[float, Bounds(0, 1)] = 1.0
@@ -89,30 +87,11 @@ class Problem:
             raise InputError(
                 "planning needs a forward model's error and reward of every jump: add the test 'consistency'"
             )
-        error = edges.scores["error"].astype(np.float64)
-        if rewards is None:
-            logged, jump = _by_node(data, len(graph)), edges.reward.astype(np.float64)
-            surprise, usual = np.zeros(len(graph)), 0.0
-        else:
-            # Logged outcomes that the ensemble did not expect are luck, and pay as jumps do; what is usual is free.
-            logged, jump = rewards.logged, rewards.jump
-            surprise = np.nan_to_num(graph.logged["error"].astype(np.float64))
-            usual = float(surprise[~graph.last].mean()) if (~graph.last).any() else 0.0
+        logged, jump, stops = _by_node(data, len(graph)), edges.reward.astype(np.float64), np.zeros(len(graph), bool)
+        if rewards is not None:
+            logged, jump, stops = rewards.logged, rewards.jump, rewards.stops
         price = config.pessimism * slope(data, graph, config.discount, logged)
-        luck = np.where(graph.last, 0, np.maximum(surprise - usual, 0))
-        stops = np.zeros(len(graph), bool) if rewards is None else rewards.stops
-        return cls._with(graph, config, logged - price * luck, jump - price * error, stops)
-
-    @classmethod
-    def _with(
-        cls,
-        graph: StitchGraph,
-        config: Plan,
-        step_reward: Float[np.ndarray, " nodes"],
-        gain: Float[np.ndarray, " edges"],
-        stops: Bool[np.ndarray, " nodes"],
-    ) -> "Problem":
-        edges = graph.edges
+        step_reward, gain = logged, jump - price * edges.scores["error"].astype(np.float64)
         return cls(
             step_reward=step_reward,
             last=graph.last | stops,
