@@ -99,6 +99,7 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
             if quartiles:
                 low, middle, high = map(number, quartiles)
                 facts.append((f"  {title}", f"median {middle}, half of the jumps between {low} and {high}"))
+    facts += [("  Doubtful", warning) for warning in report["warnings"]]
     return facts
 
 

@@ -25,18 +25,21 @@ class StitchRecord:
     """Episodes of the set as it was made; if it holds another number now, some were chosen from it."""
     changed: int
     """Episodes that differ from the original."""
+    warnings: tuple[str, ...] = ()
+    """What is doubtful about the set."""
 
     def added_to(self, metadata: Metadata) -> Metadata:
         """Return the metadata with this record."""
-        return replace(metadata, extra={**metadata.extra, KEY: asdict(self)})
+        return replace(metadata, extra={**metadata.extra, KEY: asdict(self) | {"warnings": list(self.warnings)}})
 
     @classmethod
     def of(cls, metadata: Metadata) -> "StitchRecord | None":
         """Return the record in the metadata; None if there is none that we wrote."""
         stored = metadata.extra.get(KEY)
-        if not isinstance(stored, dict) or {item.name for item in fields(cls)} - stored.keys():
+        if not isinstance(stored, dict) or {item.name for item in fields(cls)} - stored.keys() - {"warnings"}:
             return None
-        return cls(**{item.name: stored[item.name] for item in fields(cls)})
+        facts = {item.name: stored[item.name] for item in fields(cls) if item.name in stored}
+        return cls(**(facts | {"warnings": tuple(map(str, facts.get("warnings", ())))}))
 
     def __str__(self) -> str:
         if self.changed == 0:

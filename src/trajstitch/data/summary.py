@@ -7,7 +7,7 @@ import numpy as np
 
 from trajstitch.data import environments
 from trajstitch.data.checks import ADVICE, check
-from trajstitch.data.stitch_record import describe_stitching
+from trajstitch.data.stitch_record import StitchRecord, describe_stitching
 from trajstitch.data.trajectories import Provenance, Trajectories
 
 BINS = 48
@@ -38,6 +38,7 @@ def inspect(data: Trajectories) -> dict[str, Any]:
                 "lengths": _histogram(data.lengths, whole=True),
             },
             "stitching": describe_stitching(data),
+            "warnings": list(record.warnings) if (record := StitchRecord.of(data.metadata)) else [],
             "provenance": None if data.provenance is None else _stitched(data, data.provenance),
             "checks": [
                 {

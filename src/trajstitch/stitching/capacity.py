@@ -6,8 +6,9 @@ little else. Here only a small share of the trajectories may visit a state.
 The trajectories are rebuilt part by part, each by a plan around the states that are full by then. The walks of a part
 go step by step together. At each state a walk takes the action of the highest value among those that lead to a state
 which is not full, and never back in an episode: it would soon walk into states that it has visited. Its own logged
-states are never full for it. If no state has room, the walk takes the logged step. A walk that is better than its trajectory replaces it; otherwise it frees the states it visited.
-Trajectories that were not rebuilt are tried once more, since others have left their states.
+states are never full for it. If no state has room, the walk takes the logged step. Where a log breaks off, it may jump
+on. A walk that is better than its trajectory replaces it; otherwise it frees the states it visited. Trajectories that
+were not rebuilt are tried once more, since others have left their states.
 """
 
 import math

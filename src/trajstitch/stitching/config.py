@@ -140,10 +140,12 @@ PRESETS: dict[str, StitchConfig] = {
     ),
     "quick": StitchConfig(
         tests={
-            "consistency": Consistency(ForwardDynamics(members=2, steps=8_000, epochs=100), limit=0.2),
+            "consistency": Consistency(
+                ForwardDynamics(members=2, steps=4_000, epochs=100, learning_rate=2e-3), limit=0.2
+            ),
         },
-        inverse=InverseDynamics(hidden=(128, 128), steps=8_000, epochs=100, learning_rate=1e-3, batch_size=256),
-        reward=RegressionReward(hidden=(128, 128), steps=4_000, epochs=100, learning_rate=1e-3),
+        inverse=InverseDynamics(hidden=(128, 128), steps=6_000, epochs=100, learning_rate=1e-3, batch_size=256),
+        reward=RegressionReward(hidden=(128, 128), steps=2_000, epochs=100, learning_rate=1e-3),
         plan=Plan(max_visits=0.025),
     ),
 }

@@ -5,8 +5,8 @@ state are those of the paper's Figure 5:
 
     candidates(u, v) = {successor of n : n near u} ∪ {m : m near v}
 
-from other episodes than u's. Where the log breaks off at u, only the former. The models never change between passes, so an edge's scores are computed once. Only edges
-that pass every jump test (see `jump_tests`) are kept.
+from other episodes than u's. Where the log breaks off at u, only the former. The models never change between passes,
+so an edge's scores are computed once. Only edges that pass every jump test (see `jump_tests`) are kept.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

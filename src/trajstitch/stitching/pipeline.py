@@ -26,6 +26,7 @@ from jaxtyping import Array, Key, PRNGKeyArray
 from trajstitch import formats
 from trajstitch.data.column_roles import ColumnRoles, column_names
 from trajstitch.data.normalise import rescale_for_float32
+from trajstitch.data.stitch_record import StitchRecord
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
 from trajstitch.learning.bounds import check_bounds
@@ -187,9 +188,13 @@ def _joined(job: StitchJob, stitchings: Sequence[Stitched]) -> Stitched:
         if one.reason is not None:
             by = f" by the stitching with seed {seed}" if several else ""
             logger.warning(f"the data is left unchanged{by}: {one.reason}")
+    after = assemble(job.data, [one.after for one in stitchings], keep_original=job.config.keeps_original)
+    record = StitchRecord.of(after.metadata)
+    for doubt in () if record is None else record.warnings:
+        logger.warning(doubt)
     return Stitched(
         before=job.data,
-        after=assemble(job.data, [one.after for one in stitchings], keep_original=job.config.keeps_original),
+        after=after,
         passes=passes,
         reason=stitchings[0].reason if all(one.reason is not None for one in stitchings) else None,
         columns=stitchings[0].columns,

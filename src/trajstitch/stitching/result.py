@@ -17,6 +17,7 @@ from jaxtyping import Bool
 from trajstitch.data import ragged
 from trajstitch.data.stitch_record import StitchRecord
 from trajstitch.data.trajectories import Provenance, Trajectories, concatenate
+from trajstitch.stitching.guards import warnings
 
 
 def assemble(before: Trajectories, stitchings: Sequence[Trajectories], *, keep_original: bool) -> Trajectories:
@@ -31,7 +32,8 @@ def assemble(before: Trajectories, stitchings: Sequence[Trajectories], *, keep_o
         made = concatenate((original, *added))
     else:
         made = concatenate(stitchings)
-    record = StitchRecord(keep_original, len(stitchings), len(before), len(made), count)
+    doubts = tuple(dict.fromkeys(doubt for after in stitchings for doubt in warnings(before, after)))
+    record = StitchRecord(keep_original, len(stitchings), len(before), len(made), count, doubts)
     return replace(made, metadata=record.added_to(before.metadata))
 
 
