@@ -7,21 +7,12 @@ from hypothesis import strategies as st
 
 from random_data import graph_of, random_data, scorer
 from trajstitch.data.ragged import rank_among_equals
-from trajstitch.stitching import capacity
 from trajstitch.stitching.acceptance import Rules
 from trajstitch.stitching.capacity import ActionValues, count_visits, plan_with_capacity
 from trajstitch.stitching.greedy import rebuild
 from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.planning import Plan, Problem, plan, solve
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _crowds_of_few():
-    """The data here has half a dozen trajectories, so that three would be no crowd."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(capacity, "MIN_CAPACITY", 1)
-        yield
 
 
 def world(seed, coarse=False):
