@@ -1,18 +1,22 @@
 """A plan for all trajectories together keeps its states from being crowded, and is a plan for each where none is."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from random_data import graph_of, random_data, scorer
+from trajstitch.data import ragged
 from trajstitch.data.ragged import rank_among_equals
 from trajstitch.stitching.acceptance import Rules
-from trajstitch.stitching.capacity import ActionValues, count_visits, plan_with_capacity
+from trajstitch.stitching.capacity import ActionValues, count_uses, count_visits, plan_with_capacity
 from trajstitch.stitching.greedy import rebuild
 from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.planning import Plan, Problem, plan, solve
+from trajstitch.stitching.rewards import PlanRewards
 
 
 def world(seed, coarse=False):
@@ -20,16 +24,29 @@ def world(seed, coarse=False):
     return data, graph_of(data, NeighbourSearch(k=4), 20.0), scorer(data)
 
 
-@given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from((0.1, 0.4, 0.8)))
+def count_jumps(paths: Paths) -> np.ndarray:
+    return ragged.sums((paths.kind >= paths.nodes).astype(float), paths.lengths)
+
+
+def most_visits(share: float, episodes: int) -> int:
+    """A share of the trajectories may visit a state, and at least the square root of their number."""
+    return max(math.ceil(episodes**0.5), round(share * episodes))
+
+
+@given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from((0.1, 0.4, 0.8)), st.booleans())
 @settings(max_examples=15, deadline=None)
-def test_no_state_is_crowded_and_every_change_is_a_gain(seed, coarse, most):
+def test_no_state_is_crowded_and_every_change_is_a_gain(seed, coarse, most, predicted):
     data, graph, made = world(seed, coarse)
-    paths, summary = plan_with_capacity(data, graph, made, Plan(discount=0.95, pessimism=0, max_visits=most), Rules())
-    assert count_visits(paths).max() <= max(1, round(most * len(data)))
-    changed = paths.returns != data.returns
-    old = data.returns.astype(np.float64)
-    assert (paths.returns >= old + 0.1 * np.abs(old) - 1e-4)[changed].all()
-    assert summary.accepted >= changed.sum()
+    config = Plan(discount=0.95, pessimism=0, max_visits=most, predicted_rewards=predicted)
+    paths, summary = plan_with_capacity(data, graph, made, config, Rules())
+    capacity = most_visits(most, len(data))
+    assert count_visits(paths).max() <= capacity
+    assert count_uses(paths, graph).max(initial=0) <= max(2, capacity // 5)
+    changed = count_jumps(paths) > 0
+    by_node = PlanRewards.of(data, graph, made).logged if predicted else None
+    old, new = Paths.of(data).returns_by(by_node), paths.returns_by(by_node)
+    assert (new > old + 0.1 * np.maximum(np.abs(old), data.returns.std()) - 1e-4)[changed].all()
+    assert summary.accepted == changed.sum()
 
     edges = set(zip(graph.edges.source.tolist(), graph.edges.target.tolist(), strict=True))
     provenance = paths.trajectories().provenance
