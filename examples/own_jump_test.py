@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import trajstitch
 from trajstitch import Trajectories
+from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.learning.fit_report import FitReport
 from trajstitch.stitching.config import preset
 from trajstitch.stitching.jump_tests import Candidates, Scores
@@ -27,7 +28,7 @@ class StepLength:
     quantile: float = 0.99
     """No jump may be longer than this share of the logged steps. Larger lets more jumps through."""
 
-    def fit(self, data: Trajectories, key: PRNGKeyArray) -> tuple[Longest, FitReport]:
+    def fit(self, data: Trajectories, key: PRNGKeyArray, roles: ColumnRoles) -> tuple[Longest, FitReport]:
         std, rows = np.maximum(data.observations.std(0), 1e-6), data.state_rows
         steps = data.observations[rows + 1] - data.observations[rows]
         limit = np.quantile(np.linalg.norm(steps / std, axis=1), self.quantile)

@@ -59,6 +59,7 @@ class Oracle:
     horizon: int
 
     def __post_init__(self) -> None:
+        self.spread = float(self.data.returns.std())
         self.episode = [e for e, length in enumerate(self.data.lengths) for _ in range(length + 1)]
 
     def first_data(self) -> list[Path]:
@@ -187,10 +188,12 @@ class Oracle:
             )
             kept = {id(step) for path in paths for step in path.steps}
             changes = sum(id(step) not in kept for step in new.steps)
-            total = new.total
+            total, before = new.total, old.total
             if not new.terminated and len(new.steps) < len(old.steps):
                 total += (len(old.steps) - len(new.steps)) * min(total / max(len(new.steps), 1), 0)
-            accept = total > old.total + self.threshold * abs(old.total)
+            if not old.terminated and len(old.steps) < len(new.steps):
+                before += (len(new.steps) - len(old.steps)) * max(before / max(len(old.steps), 1), 0)
+            accept = total > before + self.threshold * max(abs(before), self.spread)
             if self.max_jumps is not None and changes > self.max_jumps:
                 accept = False
             result.append(new if accept else old)

@@ -1,27 +1,25 @@
 """A plan for all trajectories together keeps its states from being crowded, and is a plan for each where none is."""
 
+import math
+
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from random_data import graph_of, random_data, scorer
+from small_graphs import graph_on, logged
+from trajstitch.data import ragged
 from trajstitch.data.ragged import rank_among_equals
-from trajstitch.stitching import capacity
+from trajstitch.data.trajectories import Trajectories
 from trajstitch.stitching.acceptance import Rules
-from trajstitch.stitching.capacity import ActionValues, count_visits, plan_with_capacity
+from trajstitch.stitching.capacity import ActionValues, count_uses, count_visits, plan_with_capacity
+from trajstitch.stitching.graph import EdgeScorer, StitchGraph
 from trajstitch.stitching.greedy import rebuild
 from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.planning import Plan, Problem, plan, solve
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _crowds_of_few():
-    """The data here has half a dozen trajectories, so that three would be no crowd."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(capacity, "MIN_CAPACITY", 1)
-        yield
+from trajstitch.stitching.rewards import PlanRewards
 
 
 def world(seed, coarse=False):
@@ -29,16 +27,29 @@ def world(seed, coarse=False):
     return data, graph_of(data, NeighbourSearch(k=4), 20.0), scorer(data)
 
 
-@given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from((0.1, 0.4, 0.8)))
-@settings(max_examples=15, deadline=None)
-def test_no_state_is_crowded_and_every_change_is_a_gain(seed, coarse, most):
+def count_jumps(paths: Paths) -> np.ndarray:
+    return ragged.sums((paths.kind >= paths.nodes).astype(float), paths.lengths)
+
+
+def most_visits(share: float, episodes: int) -> int:
+    """A share of the trajectories may visit a state, and at least the square root of their number."""
+    return max(math.ceil(episodes**0.5), round(share * episodes))
+
+
+@given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from((0.1, 0.4, 0.8)), st.booleans())
+@settings(max_examples=15, deadline=None, phases=(Phase.generate,))
+def test_no_state_is_crowded_and_every_change_is_a_gain(seed, coarse, most, predicted):
     data, graph, made = world(seed, coarse)
-    paths, summary = plan_with_capacity(data, graph, made, Plan(discount=0.95, pessimism=0, max_visits=most), Rules())
-    assert count_visits(paths).max() <= max(1, round(most * len(data)))
-    changed = paths.returns != data.returns
-    old = data.returns.astype(np.float64)
-    assert (paths.returns >= old + 0.1 * np.abs(old) - 1e-4)[changed].all()
-    assert summary.accepted >= changed.sum()
+    config = Plan(discount=0.95, pessimism=0, max_visits=most, predicted_rewards=predicted)
+    paths, summary = plan_with_capacity(data, graph, made, config, Rules())
+    capacity = most_visits(most, len(data))
+    assert count_visits(paths).max() <= capacity
+    assert count_uses(paths, graph).max(initial=0) <= max(2, capacity // 5)
+    changed = count_jumps(paths) > 0
+    by_node = PlanRewards.of(data, graph, made).logged if predicted else None
+    old, new = Paths.of(data).returns_by(by_node), paths.returns_by(by_node)
+    assert (new > old + 0.1 * np.maximum(np.abs(old), data.returns.std()) - 1e-4)[changed].all()
+    assert summary.accepted == changed.sum()
 
     edges = set(zip(graph.edges.source.tolist(), graph.edges.target.tolist(), strict=True))
     provenance = paths.trajectories().provenance
@@ -105,3 +116,40 @@ def test_every_action_at_a_node_has_its_value():
 def test_a_queue_is_served_in_order():
     assert rank_among_equals(np.array([5, 3, 5, 5, 3])).tolist() == [0, 0, 1, 2, 1]
     assert rank_among_equals(np.array([], int)).tolist() == []
+
+
+def crowd(episodes: int, length: int = 8) -> tuple[Trajectories, StitchGraph, EdgeScorer]:
+    """Many poor trajectories that can all jump to the second-best line, from which one jump leads to the best one.
+
+    A line's place is its reward, so that every step pays what the steps beside it do.
+    """
+    line = np.concatenate((np.zeros(episodes), [5.0, 5.0, 10.0, 10.0]))
+    states = np.stack(np.broadcast_arrays(np.arange(length + 1.0), 10 * line[:, None]), 2)
+    data = logged(states, rewards=np.repeat(line[:, None], length, 1))
+    second, best = episodes * (length + 1), (episodes + 2) * (length + 1)
+    jumps = {(at * (length + 1) + 1, second + 2): 0.0 for at in range(episodes)}
+    jumps |= {(second + 3, best + 4): 5.0}
+    return data, graph_on(data, jumps, k=1), scorer(data)
+
+
+@pytest.mark.parametrize("parts", [1, 3, 10])
+@pytest.mark.parametrize(("episodes", "share"), [(60, 0.0), (60, 0.5), (20, 0.0)])
+def test_no_jump_is_made_by_more_trajectories_than_allowed(parts, episodes, share) -> None:
+    data, graph, made = crowd(episodes)
+    paths, summary = plan_with_capacity(data, graph, made, Plan(max_visits=share, parts=parts, pessimism=0), Rules())
+    capacity = most_visits(share, len(data))
+    uses, most_uses = count_uses(paths, graph), max(2, capacity // 5)
+    assert uses[graph.edges.source >= episodes * 9].max() == most_uses
+    assert uses.max() <= most_uses
+    assert most_uses <= summary.accepted <= capacity
+    assert count_visits(paths).max() <= capacity
+
+
+@pytest.mark.parametrize(("episodes", "most"), [(5, 3), (96, 10), (400, 21)])
+def test_a_state_is_visited_by_at_least_the_square_root_of_all(episodes, most, caplog) -> None:
+    caplog.set_level("INFO", "trajstitch")
+    data, graph, made = crowd(episodes)
+    assert math.ceil(len(data) ** 0.5) == most
+    paths, _ = plan_with_capacity(data, graph, made, Plan(max_visits=0.0, pessimism=0), Rules())
+    assert f"at most {most} trajectories may visit a state" in caplog.text
+    assert count_visits(paths).max() == most

@@ -1,17 +1,23 @@
 """Planning solves Bellman's equation on the graph, as plain value iteration does in the long run."""
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from random_data import graph_of, random_data, scorer
+from random_data import graph_of, jump_tests, models, random_data, scorer
+from small_graphs import graph_on, logged
+from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
+from trajstitch.models.reward import RegressionReward, fit_reward
 from trajstitch.stitching.acceptance import Rules
+from trajstitch.stitching.graph import EdgeScorer, Models, StitchGraph
 from trajstitch.stitching.greedy import rebuild
 from trajstitch.stitching.neighbours import Neighbours, NeighbourSearch
 from trajstitch.stitching.paths import Paths
-from trajstitch.stitching.planning import Plan, Problem, evaluate, plan, slope
+from trajstitch.stitching.planning import Plan, Problem, evaluate, plan, slope, solve
+from trajstitch.stitching.rewards import PlanRewards, RewardRange
 
 
 def value_iteration(data, graph, gain, discount, sweeps=400):
@@ -107,3 +113,105 @@ def test_planning_without_a_forward_model_is_refused():
     graph = graph_of(data, NeighbourSearch(k=4), 20.0, forward=False)
     with pytest.raises(InputError, match="forward model"):
         plan(data, graph, Plan())
+
+
+# What a plan counts with
+
+
+def along_a_line(rewards: np.ndarray) -> Trajectories:
+    """Episodes that go along one line, nearly side by side, with rewards (episode, time)."""
+    episodes, length = rewards.shape
+    states = np.zeros((episodes, length + 1, 2))
+    states[..., 0] = np.arange(length + 1)
+    states[..., 1] = 1e-3 * np.random.default_rng(0).normal(size=(episodes, length + 1))
+    return logged(states, rewards=rewards, terminated=np.ones(episodes, bool))
+
+
+def to_each_successor(data: Trajectories, length: int) -> list[tuple[int, int]]:
+    """Jumps from each state to the next one of five other episodes."""
+    random, episodes = np.random.default_rng(1), len(data)
+    return [
+        (at * (length + 1) + time, other * (length + 1) + time + 1)
+        for at in range(episodes)
+        for time in range(length)
+        for other in random.permutation(episodes)[:5].tolist()
+        if other != at
+    ]
+
+
+@pytest.fixture(scope="module")
+def lucky() -> tuple[Trajectories, StitchGraph, EdgeScorer]:
+    """Fifty times the same ten steps, each paid 0.5 and noise."""
+    data = along_a_line(0.5 + np.random.default_rng(2).normal(size=(50, 10)))
+    config = RegressionReward(hidden=(16,), steps=500, learning_rate=3e-3)
+    fitted = Models(models().inverse, fit_reward(config, data, jax.random.key(0))[0], models().tests)
+    made = EdgeScorer(fitted, jump_tests(), data)
+    pairs = to_each_successor(data, 10)
+    source, target = (np.array(part, np.int32) for part in zip(*pairs, strict=True))
+    predicted = made.rewards(source, target, np.zeros((len(pairs), 1), np.float32)).min(0)
+    return data, graph_on(data, dict(zip(pairs, predicted.tolist(), strict=True)), k=5), made
+
+
+def test_noise_in_rewards_is_not_bought(lucky) -> None:
+    """All ways are the same. By the logged rewards a plan promises the luckiest, by predicted ones what is usual."""
+    data, graph, made = lucky
+    config = Plan(discount=0.99)
+    usual = 0.5 * (1 - 0.99**10) / (1 - 0.99)
+    promised = [
+        solve(Problem.of(data, graph, config, rewards), config).values[data.first_rows].mean()
+        for rewards in (None, PlanRewards.of(data, graph, made))
+    ]
+    assert promised[0] > 2 * usual
+    assert promised[1] == pytest.approx(usual, rel=0.35)
+
+
+def test_a_lucky_episode_is_not_preferred(lucky) -> None:
+    data, graph, made = lucky
+    rewards = PlanRewards.of(data, graph, made)
+    found = Paths.of(data).returns_by(rewards.logged)
+    assert found.std() < 0.3 * data.returns.std()
+    assert abs(np.corrcoef(found, data.returns)[0, 1]) < 0.5
+
+
+def test_a_logged_outcome_that_was_not_expected_pays_as_a_jump_does() -> None:
+    data = along_a_line(np.tile(np.arange(5.0), (4, 1)))
+    surprise = np.zeros(len(data.observations))
+    surprise[7] = 2.0
+    graph = graph_on(data, {}, error=surprise)
+    allowed = RewardRange.of(data, graph)
+    by_node = np.zeros(len(graph))
+    by_node[data.state_rows] = data.rewards
+    rewards = PlanRewards(allowed, by_node, np.zeros(0), np.zeros(len(graph), bool))
+    usual = 2.0 / data.steps
+    for pessimism in (0.0, 1.0, 3.0):
+        problem = Problem.of(data, graph, Plan(pessimism=pessimism), rewards)
+        price = pessimism * slope(data, graph, 0.99, by_node)
+        paid = by_node - problem.step_reward
+        assert paid[7] == pytest.approx(price * (2 - usual))
+        assert np.delete(paid, 7) == pytest.approx(0)
+    assert slope(data, graph, 0.99, by_node) > 0
+
+
+def test_what_is_usual_everywhere_is_free() -> None:
+    data = along_a_line(np.tile(np.arange(5.0), (4, 1)))
+    graph = graph_on(data, {}, error=np.full(len(data.observations), 0.7))
+    by_node = np.zeros(len(graph))
+    by_node[data.state_rows] = data.rewards
+    rewards = PlanRewards(RewardRange.of(data, graph), by_node, np.zeros(0), np.zeros(len(graph), bool))
+    np.testing.assert_allclose(Problem.of(data, graph, Plan(), rewards).step_reward, by_node, atol=1e-6)
+
+
+def test_nothing_follows_a_stop() -> None:
+    """After a reward that is paid once, the plan counts nothing more: neither the steps after it nor another one."""
+    rewards = np.zeros((12, 6))
+    rewards[0, 2] = rewards[1, 4] = 1
+    data = along_a_line(rewards)
+    goal, other = 3, 7 + 4  # after the reward of the first episode; before that of the second
+    graph = graph_on(data, {(goal, other): 0.0})
+    plain = Problem.of(data, graph, Plan(discount=0.9))
+    stopped = Problem.of(data, graph, Plan(discount=0.9), PlanRewards.of(data, graph, scorer(data)))
+    assert solve(plain, Plan(discount=0.9)).values[2] == pytest.approx(1 + 0.9 * 0.9 * 1)
+    found = solve(stopped, Plan(discount=0.9))
+    assert found.values[2] == pytest.approx(1)
+    assert found.values[goal] == 0
+    assert found.choice[goal] == -1

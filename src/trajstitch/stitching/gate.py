@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Bool
+from scipy.stats import binom
 
 from trajstitch.data import ragged
 from trajstitch.data.column_roles import ColumnRoles
@@ -21,10 +22,10 @@ QUERIES = 2_000
 """Terminal states that are looked at, at most."""
 POOL = 50_000
 """States that may be their neighbours, drawn from all."""
-FEWEST_ENDS = 5
-"""With fewer terminations nothing is said about them."""
 VISIBLE = 0.1
 """Terminations can be seen in states if at least this share of terminal states has a terminal state as its nearest."""
+CHANCE = 0.05
+"""They can't be seen only if it is less likely than this that so few have one by chance: a few ends tell nothing."""
 RANDOM = 0.05
 """An exogenous column moves by chance if what can't be predicted of its next value is more than this share of its
 spread: over a hundred steps that adds up to half of it."""
@@ -74,7 +75,7 @@ def random_surroundings(data: Trajectories, roles: ColumnRoles, columns: np.ndar
 def invisible_ends(data: Trajectories) -> str | None:
     """Return why ends can't be predicted, if episodes terminate in states that others pass through."""
     ends = (data.first_rows + data.lengths)[data.episode_terminated]
-    if len(ends) < FEWEST_ENDS or len(data.unknown_rows):
+    if not len(ends) or len(data.unknown_rows):
         return None
     random = np.random.default_rng(0)
     asked = np.sort(random.permutation(ends)[:QUERIES])
@@ -83,8 +84,8 @@ def invisible_ends(data: Trajectories) -> str | None:
     states = data.observations[pool] / Normaliser.of(data.observations).std
     episode = ragged.owners(data.lengths + 1)[pool]
     found = find_neighbours(states.astype(np.float32), episode, NeighbourSearch(1), len(asked))
-    terminal = np.isin(pool, ends)
-    if not len(found.index) or terminal[found.index].mean() >= VISIBLE:
+    terminal = np.isin(pool, ends)[found.index]
+    if binom.cdf(terminal.sum(), len(terminal), VISIBLE) >= CHANCE:
         return None
     return (
         "episodes terminate in states that others pass through: what ends them is not in the observation, so no jump "

@@ -48,6 +48,6 @@ def changed(before: Trajectories, after: Trajectories) -> Bool[np.ndarray, " epi
             getattr(data, name)[ragged.rows_of(data.offsets[episodes] + extra * episodes, lengths + extra)]
             for data in (before, after)
         )
-        differs = (old != new).reshape(len(old), -1).any(1)
+        differs = ((old != new) & ((old == old) | (new == new))).reshape(len(old), -1).any(1)  # NaN is NaN
         same[episodes] &= ragged.sums(differs, lengths + extra) == 0
     return np.concatenate((~same, np.ones(len(after) - count, bool)))
