@@ -6,7 +6,8 @@ own. So the returns don't depend on the number of processes.
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from trajstitch.data import environments, spaces
 from trajstitch.data.environments import normalised
 from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.errors import InputError
-from trajstitch.evaluation.processes import evaluators, light_processes
+from trajstitch.evaluation.processes import evaluators, light_processes, portable
 from trajstitch.evaluation.rollouts import Rollout, roll_out
 from trajstitch.evaluation.scores import Summary, last_and_best
 from trajstitch.formats import metadata
@@ -45,22 +46,23 @@ def evaluate(
         raise InputError("`episodes` and `processes` must be at least 1")
     if seed < 0:
         raise InputError(f"`seed` must not be negative, not {seed}")
-    environment = metadata.evaluation_environment or metadata.environment or ""
     require_fitting(policies, metadata)
+    spec = environments.spec(metadata)
     rollouts = [
-        Rollout(environment, metadata.observation_space, policy, seed + first, min(TOGETHER, episodes - first))
+        Rollout(spec, metadata.observation_space, policy, seed + first, min(TOGETHER, episodes - first))
         for policy in policies
         for first in range(0, episodes, TOGETHER)
     ]
     title = f"Rolling out in {environments.environment_id(metadata)}"
     count = min(processes or os.cpu_count() or 1, len(rollouts))
     returns: list[float] = []
-    with (
-        light_processes(),
-        evaluators(count) as pool,
-        progress(title, len(policies) * episodes, "episodes") as advance,
-    ):
-        for part in pool.map(roll_out, rollouts):
+    with ExitStack() as stack:
+        apart: Callable[..., Iterable[list[float]]] = map
+        if portable(rollouts):
+            stack.enter_context(light_processes())
+            apart = stack.enter_context(evaluators(count)).map
+        advance = stack.enter_context(progress(title, len(policies) * episodes, "episodes"))
+        for part in apart(roll_out, rollouts):
             returns += part
             advance(len(part), mean_return=float(np.mean(part)))
     return np.array(returns).reshape(len(policies), episodes)
