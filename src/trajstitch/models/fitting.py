@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -20,6 +20,7 @@ FEWEST_STEPS = 2_000
 """Gradient steps that any data set gets, however small."""
 
 
+@runtime_checkable
 class LimitedConfig(Protocol):
     """A config whose training ends after some epochs, if that is sooner than its number of steps."""
 

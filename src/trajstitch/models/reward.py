@@ -253,4 +253,4 @@ def _report(error: np.ndarray, guess: np.ndarray, data: Trajectories, steps: np.
     gain = np.bincount(data.episode_of_step[steps], np.square(guess) - np.square(error), len(data))
     spread = gain.std() / max(len(gain) - 1, 1) ** 0.5
     facts = {"reward_error": mean_error**0.5, "baseline": baseline**0.5, "R²": share}
-    return FitReport("reward", share > 0.1 and (baseline == 0 or gain.mean() >= MIN_T * spread), facts)
+    return FitReport("reward", share > 0.1 and (baseline == 0 or bool(gain.mean() >= MIN_T * spread)), facts)

@@ -156,10 +156,13 @@ def _is_better(
 
 
 def replaced_scores(graph: StitchGraph, jumps: Jumps, kind: Integer[np.ndarray, " steps"]) -> Scores:
-    """Return the scores that jumps are compared with, of steps of these kinds: logged steps or earlier jumps."""
-    nothing = np.zeros(0, np.float32)
+    """Return the scores that jumps are compared with, of steps of these kinds: logged steps or earlier jumps.
+
+    A score that jumps don't have is NaN.
+    """
+    unknown = np.full(len(jumps), np.nan, np.float32)
     return {
-        name: np.concatenate((logged, jumps.edges.scores.get(name, nothing)))[kind]
+        name: np.concatenate((logged, jumps.edges.scores.get(name, unknown)))[kind]
         for name, logged in graph.logged.items()
     }
 
