@@ -112,7 +112,16 @@ def test_arguments_that_an_environment_does_not_take_are_one_line():
 
 
 @pytest.mark.parametrize(
-    "text", ["not json", "{}", "[]", "5", '{"id": 5}', '{"id": "A-v0", "kwargs": 3}', '{"id": "A-v0", "additional_wrappers": 1}']
+    "text",
+    [
+        "not json",
+        "{}",
+        "[]",
+        "5",
+        '{"id": 5}',
+        '{"id": "A-v0", "kwargs": 3}',
+        '{"id": "A-v0", "additional_wrappers": 1}',
+    ],
 )
 def test_environment_that_is_no_spec_is_one_line(text):
     with pytest.raises(InputError, match="not an EnvSpec"):

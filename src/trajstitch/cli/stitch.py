@@ -1,6 +1,5 @@
 """`trajstitch stitch SRC DST`."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -27,7 +26,7 @@ from trajstitch.progress import logger
 from trajstitch.stitching.config import PRESETS, Preset, StitchConfig, preset
 from trajstitch.stitching.layout import place
 from trajstitch.stitching.pipeline import Stitched, StitchJob, stitch_together
-from trajstitch.storage.runs import Run
+from trajstitch.storage.runs import Run, damaged
 
 BINS = 48
 
@@ -141,10 +140,11 @@ class Command(ColumnFlags):
 
     def _saved(self) -> list[str]:
         """Return the targets that the run has written before and that exist, unless all are to be written again."""
-        path = self.folder / "saved.json"
-        if not self.resume or self.force or not path.exists():
+        run = Run(self.folder, {})
+        if not self.resume or self.force or not run.has("saved"):
             return []
-        return [target for target in json.loads(path.read_text()) if formats.exists(target)]
+        with damaged(run.path("saved.json")):
+            return [target for target in run.read_json("saved", list) if formats.exists(target)]
 
 
 def defaults(arguments: Sequence[str]) -> Command:

@@ -77,15 +77,16 @@ class Train(ColumnFlags, Generic[Method]):
             logger.info("the same command with --resume continues")
             raise
         found = checkpoints(run.folder)
-        last = run.metrics()[-1]
+        last = (run.metrics() or [{}])[-1]
         errors = run.read_json("action-error")
         if self.json:
             facts = {"checkpoints": [str(path) for path in found], "metrics": last, "action_error": errors}
             print_json({"run": str(run.folder), **facts})
             return
-        shown = ", ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in last.items() if name != "step")
+        numbers = {name: value for name, value in last.items() if isinstance(value, float)}
+        shown = ", ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in numbers.items())
         stdout().print(
-            f"{run.folder}: {self.seeds} policies after {last['step']:,} steps{shown and f' ({shown})'}\n"
+            f"{run.folder}: {self.seeds} policies after {algorithm.steps:,} steps{shown and f' ({shown})'}\n"
             f"action error {sum(errors['action_error']) / self.seeds:.3g} on "
             f"{'held-out' if errors['held_out'] else 'training'} steps; always the mean action has "
             f"{errors['baseline']:.3g}\n"

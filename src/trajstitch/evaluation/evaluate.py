@@ -26,7 +26,7 @@ from trajstitch.evaluation.scores import Summary, last_and_best
 from trajstitch.formats import metadata
 from trajstitch.policies.policy import Policy, checkpoints, load_policies
 from trajstitch.progress import progress
-from trajstitch.storage.runs import Run, versions
+from trajstitch.storage.runs import Run, damaged, versions
 
 FIRST_SEED = 30_000
 """Seed of the first episode; the built-in policies were chosen and measured on other seeds."""
@@ -121,7 +121,7 @@ def evaluate_run(folder: Path, config: Evaluate | None = None, data: Trajectorie
     facts = {
         "seeds": [policy.seed for policy in found[-1]],
         "steps": found[-1][0].steps,
-        "of_steps": run.facts["config"]["steps"],
+        "of_steps": run.fact("steps", int),
         "versions": versions(),
     }
     if needs_data(run, config):
@@ -159,7 +159,10 @@ def baseline_scores(folder: Path, config: Evaluate, against: Path) -> dict[str, 
         raise InputError(f"{folder}: not rolled out, so there are no scores to compare with those of {against}")
     if not theirs.has("scores"):
         raise InputError(f"{against}: has no scores yet: run `trajstitch evaluate {against}` first")
-    scores = theirs.read_json("scores")
+    again = f"run `trajstitch evaluate {against}` again"
+    scores = theirs.read_json("scores", advice=again)
+    with damaged(theirs.path("scores.json"), again):
+        Summary.from_json(scores["last"])
     for name, value in conditions(config, stored_metadata(ours)).items():
         if scores.get(name) != value:
             shown = "" if name == "environment_spec" else f" ({scores.get(name)}, not {value})"
@@ -167,21 +170,22 @@ def baseline_scores(folder: Path, config: Evaluate, against: Path) -> dict[str, 
                 f"{against} was evaluated with another {name.replace('_', ' ')}{shown}: scores can be compared only "
                 "under the same conditions"
             )
-    if scores["steps"] != load_policies(against)[0].steps:
+    if scores.get("steps") != load_policies(against)[0].steps:
         raise InputError(f"{against} has been trained on since: evaluate it again")
     return scores
 
 
 def stored_metadata(run: Run) -> Metadata:
     """Return the metadata of a run's data, which may no longer be there."""
-    return metadata.from_json(json.dumps(run.read_json("data")), run.facts["config"]["source"])
+    stored = run.read_json("data", advice="continue its training with `resume=True` to make it again")
+    return metadata.from_json(json.dumps(stored), run.fact("source", str))
 
 
 def _from_rollouts(run: Run, known: Metadata, steps: list[int], returns: np.ndarray) -> dict[str, Any]:
     scores = normalised(returns.mean(-1), known)
     last, best = last_and_best(scores)
     several = {"best": best.to_json()} if len(steps) > 1 else {}
-    mean_return = run.facts["config"]["mean_return"]
+    mean_return = run.fact("mean_return", (int, float))
     return {
         "data": {"mean_return": mean_return, "score": float(normalised(np.array(mean_return), known))},
         "checkpoints": [
@@ -201,7 +205,7 @@ def _from_data(run: Run, policies: list[Policy], steps: int, data: Trajectories 
         raise InputError(f"`estimate_steps` must be at least 1, not {steps}")
     if data is None:
         raise InputError(f"{run.folder}: nothing is rolled out, so its `data` is needed to evaluate it")
-    learned, held = split_episodes(data, run.facts["config"]["top"], run.facts["config"]["hold_out"])
+    learned, held = split_episodes(data, run.fact("top", (int, float)), run.fact("hold_out", (int, float)))
     new = np.zeros(0, bool) if held is None else unseen(held, learned)
     errors = action_errors(policies, held, new) if held is not None and new.any() else action_errors(policies, learned)
     method = FittedQ(steps=steps)

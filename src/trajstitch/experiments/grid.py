@@ -38,8 +38,7 @@ from trajstitch.policies.train import train_together
 from trajstitch.progress import logger
 from trajstitch.stitching.config import StitchConfig
 from trajstitch.stitching.pipeline import StitchJob
-from trajstitch.storage.atomic import replacing
-from trajstitch.storage.runs import Run, tensors_of, tree_from
+from trajstitch.storage.runs import Run, tensors_of, tree_from, write_json
 from trajstitch.storage.tensors import read_tensors, save_tensors
 
 SAVE_SECONDS = 60
@@ -177,7 +176,7 @@ class Bench:
             "measured": now(),
             "call": self.call,
         }
-        _write_json(self.result(cell), result)
+        write_json(self.result(cell), result)
         logger.info(f"{cell}: {score(result):.1f}")
 
     def sizes(self, data: Data) -> tuple[int, int]:
@@ -202,7 +201,7 @@ class Bench:
                 loaded = formats.load(f"npz:{path}")
             if not file.exists():
                 facts = {name: getattr(loaded, name) for name in ("observation_size", "action_size", "fingerprint")}
-                _write_json(file, rounded({**asdict(data), **facts, "seconds": time.monotonic() - start}))
+                write_json(file, rounded({**asdict(data), **facts, "seconds": time.monotonic() - start}))
             if json.loads(file.read_text())["fingerprint"] != loaded.fingerprint:
                 raise InputError(f"{data.source} has changed since {file} was written: measure in another folder")
         return loaded
@@ -234,7 +233,7 @@ class Bench:
         """Start or resume the run of a stitching, and add this commit to those that made it, unless it is finished."""
         facts = {"data": job[0].name, "seed": job[1].seed, "config": asdict(config)}
         run = Run.start(self.folder / "stitched" / _name(job), "stitch", facts, resume=True)
-        commits = run.read_json("commits") if run.has("commits") else []
+        commits = run.read_json("commits", list) if run.has("commits") else []
         if not run.has("stitched") and self.call["commit"] not in commits:
             run.write_json("commits", [*commits, self.call["commit"]])
         return run
@@ -347,8 +346,3 @@ def _by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     for item in items:
         found.setdefault(key(item), []).append(item)
     return found
-
-
-def _write_json(path: Path, value: Any) -> None:
-    with replacing(path, force=True) as fresh:
-        fresh.write_text(json.dumps(value, indent=1) + "\n")

@@ -280,8 +280,9 @@ def _spaces(stored: dict[str, Any], source: str) -> tuple[Space, Space]:
         if "observation_space" in stored and "action_space" in stored:
             return spaces.from_json(stored["observation_space"]), spaces.from_json(stored["action_space"])
         # Older sets don't record them. Minari would run the code that the set names.
-        with environments.make(Metadata(source=source, environment=stored.get("env_spec"))) as environment:
-            return environment.observation_space, environment.action_space
+        environment = environments.make(Metadata(source=source, environment=stored.get("env_spec")))
+        environment.close()
+        return environment.observation_space, environment.action_space
     except Exception as error:
         raise InputError(
             f"{source}: its spaces can't be read ({error}): install the package of its environment"
