@@ -80,8 +80,9 @@ def reload_source(run: Run) -> Trajectories:
     source, columns = run.fact("source", str), None
     if run.config.get("columns") is not None:
         with damaged(run.path("run.json"), "start a new run"):
-            stored: dict[str, Any] = run.config["columns"]
-            columns = Columns(**{name: tuple(one) if isinstance(one, list) else one for name, one in stored.items()})
+            stored = run.config["columns"].items()
+            given: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in stored}
+            columns = Columns(**given)
     try:
         data = load(source, columns=columns)
     except InputError as error:

@@ -11,6 +11,7 @@ from trajstitch.benchmark.sources import reload_source
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.errors import InputError
 from trajstitch.evaluation.simulator_check import report
+from trajstitch.learning.bounds import SEED, Bounds
 from trajstitch.stitching.layout import place, read_graph, read_result
 from trajstitch.storage.runs import Run
 
@@ -27,9 +28,9 @@ class Command:
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """The folder of a `trajstitch stitch` run."""
-    seed: int | None = None
+    seed: Annotated[int, SEED] | None = None
     """Which seed of a run of several seeds or stitchings; the first if not given."""
-    steps: int = 20_000
+    steps: Annotated[int, Bounds(1)] = 20_000
     """Number of jumps, and of edges of the graph, to check at most. Larger is slower and more precise."""
     json: bool = False
     """Print JSON instead of tables."""

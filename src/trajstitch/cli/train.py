@@ -13,6 +13,7 @@ from trajstitch.benchmark.sources import describe_source, load
 from trajstitch.cli.columns import ColumnFlags
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.data.stitch_record import describe_stitching
+from trajstitch.learning.bounds import SEED, Bounds
 from trajstitch.policies import POLICIES, algorithm_class, name_of
 from trajstitch.policies.policy import checkpoints
 from trajstitch.policies.train import check_training, train_run
@@ -33,9 +34,9 @@ class Train(ColumnFlags, Generic[Method]):
 
     source: Annotated[Positional[str], arg(metavar="SRC")]
     """The data set, as a URI."""
-    seeds: int = 5
+    seeds: Annotated[int, Bounds(1)] = 5
     """Policies to train, all at once, one for each seed."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """The first seed."""
     top: float = 1.0
     """Fraction of the episodes to learn from, the best by return; of stitched data, the best for their starts."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -24,6 +24,7 @@ from trajstitch.evaluation.processes import evaluators, light_processes, portabl
 from trajstitch.evaluation.rollouts import Rollout, roll_out
 from trajstitch.evaluation.scores import Summary, last_and_best
 from trajstitch.formats import metadata
+from trajstitch.learning.bounds import SEED, Bounds, check_bounds, check_seeds
 from trajstitch.policies.policy import Policy, checkpoints, load_policies
 from trajstitch.progress import progress
 from trajstitch.storage.runs import Run, damaged, versions
@@ -42,10 +43,8 @@ def evaluate(
     processes: int | None = None,
 ) -> Float[np.ndarray, "policies episodes"]:
     """Return the return of each episode of each policy; episode i of every policy starts from `seed` + i."""
-    if episodes < 1 or (processes is not None and processes < 1):
-        raise InputError("`episodes` and `processes` must be at least 1")
-    if seed < 0:
-        raise InputError(f"`seed` must not be negative, not {seed}")
+    check_bounds(Evaluate(episodes=episodes, processes=processes))
+    check_seeds(seed, episodes)
     require_fitting(policies, metadata)
     spec = environments.spec(metadata)
     rollouts = [
@@ -92,17 +91,17 @@ def require_fitting(policies: Sequence[Policy], metadata: Metadata) -> None:
 class Evaluate:
     """How the policies of a run are scored."""
 
-    episodes: int = 10
+    episodes: Annotated[int, Bounds(1)] = 10
     """Episodes of each policy."""
-    seed: int = FIRST_SEED
+    seed: Annotated[int, SEED] = FIRST_SEED
     """Seed of the first episode; the next episodes have the next seeds."""
     last: bool = False
     """Score only the last checkpoint."""
     offline: bool = False
     """Don't roll out: estimate from the data alone, as for data that names no environment."""
-    estimate_steps: int = 50_000
+    estimate_steps: Annotated[int, Bounds(1)] = 50_000
     """Gradient steps of fitted-Q evaluation, where nothing is rolled out."""
-    processes: int | None = None
+    processes: Annotated[int, Bounds(1)] | None = None
     """Worker processes; one for each core if not given. The returns do not depend on it."""
 
 
@@ -113,6 +112,7 @@ def evaluate_run(folder: Path, config: Evaluate | None = None, data: Trajectorie
     `data` that the run was trained on are written as estimate.json.
     """
     config = config or Evaluate()
+    check_bounds(config)
     run = Run.open(folder, "train")
     found = [load_policies(path) for path in checkpoints(run.folder)[-1 if config.last else 0 :]]
     if not found:
@@ -201,8 +201,6 @@ def _from_data(run: Run, policies: list[Policy], steps: int, data: Trajectories 
     from trajstitch.evaluation.off_policy import FittedQ, action_errors, estimated_returns, unseen
     from trajstitch.policies.train import split_episodes
 
-    if steps < 1:
-        raise InputError(f"`estimate_steps` must be at least 1, not {steps}")
     if data is None:
         raise InputError(f"{run.folder}: nothing is rolled out, so its `data` is needed to evaluate it")
     learned, held = split_episodes(data, run.fact("top", (int, float)), run.fact("hold_out", (int, float)))

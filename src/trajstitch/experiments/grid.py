@@ -32,6 +32,7 @@ from trajstitch.evaluation.evaluate import evaluate
 from trajstitch.experiments.cells import Cell, Data, Stitching, digest, rounded, score
 from trajstitch.experiments.provenance import now, this_call
 from trajstitch.experiments.stitched import stitch_together
+from trajstitch.learning.bounds import Bounds, check_bounds
 from trajstitch.learning.fit import State
 from trajstitch.policies.policy import Policy, load_policies, save_policies
 from trajstitch.policies.train import train_together
@@ -68,7 +69,10 @@ def run(cells: Iterable[Cell], folder: Path, time_limit: float | None = None, en
     After `time_limit` seconds nothing else is started, and a training saves its state and stops; the next call resumes
     it. A failure costs no cells but its own. Several processes may share the folder.
     """
+    Bounds(0).check("time_limit", time_limit)
     cells = list(dict.fromkeys(cells))
+    for cell in cells:
+        check_bounds(cell)
     deadline = float("inf") if time_limit is None else time.time() + time_limit
     bench = Bench(folder, deadline, this_call())
     missing = [cell for cell in cells if not bench.result(cell).exists()]

@@ -27,7 +27,7 @@ from trajstitch.data.source_facts import source_facts
 from trajstitch.data.trajectories import Trajectories, holds_originals
 from trajstitch.errors import InputError
 from trajstitch.formats import metadata
-from trajstitch.learning.bounds import Bounds, check_bounds
+from trajstitch.learning.bounds import check_bounds, check_seeds
 from trajstitch.learning.buffer import fill_buffer
 from trajstitch.learning.fit import State, begin, fit, itself, member, stack
 from trajstitch.policies import name_of
@@ -254,9 +254,7 @@ def check_training(
     algorithm: Algorithm, seeds: int, seed: int, top: float = 1.0, hold_out: float | None = None
 ) -> None:
     """Raise for settings that make no sense."""
-    Bounds(1).check("seeds", seeds)
-    if seed < 0:
-        raise InputError(f"`seed` must not be negative, not {seed}")
+    check_seeds(seed, seeds)
     check_bounds(algorithm)
     if not 0 < top <= 1:
         raise InputError(f"`top` is a fraction, above 0 and at most 1, not {top}: 0.1 is the best tenth")

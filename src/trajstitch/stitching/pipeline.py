@@ -27,7 +27,7 @@ from trajstitch import formats
 from trajstitch.data.column_roles import column_names
 from trajstitch.data.normalise import rescale_for_float32
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.learning.bounds import check_bounds
+from trajstitch.learning.bounds import check_bounds, check_seeds
 from trajstitch.learning.fit_report import FitReport
 from trajstitch.progress import logger
 from trajstitch.stitching import gate
@@ -148,6 +148,7 @@ def stitch_together(jobs: Sequence[StitchJob]) -> list[list[Stitched]]:
     stitchings are made one after the other, so that one graph of each job is held at a time.
     """
     for job in jobs:
+        check_seeds(job.seed, job.seeds)
         check_bounds(job.config)
         job.config.check_seeds(job.numbers)
         if job.run is not None:

@@ -109,9 +109,7 @@ class Run:
         """Return a part of the config; raise if it is missing or of another kind."""
         value = self.config.get(name)
         if not isinstance(value, kind):
-            raise InputError(
-                f"{self.folder / 'run.json'}: its config has no usable {name!r}: start a new run"
-            )
+            raise InputError(f"{self.folder / 'run.json'}: its config has no usable {name!r}: start a new run")
         return value  # pyright: ignore[reportReturnType]
 
     def keep_job(self, job: dict[str, Any], **others: Any) -> None:
