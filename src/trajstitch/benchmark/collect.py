@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from multiprocessing.pool import Pool
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -25,6 +25,7 @@ from trajstitch.data import environments
 from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.evaluation.processes import SPAWN, light_processes
+from trajstitch.learning.bounds import SEED, Bounds, check_bounds
 from trajstitch.policies.policy import Layers, act
 from trajstitch.progress import progress
 from trajstitch.storage.runs import versions
@@ -47,11 +48,11 @@ class Collect:
 
     set: str
     """The built-in set, such as hopper/medium-replay; `trajstitch sets` lists them."""
-    transitions: int | None = None
+    transitions: Annotated[int, Bounds(1)] | None = None
     """How many, rounded up to whole episodes (of noisy-expert: in its noisy part); D4RL's size if not given."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """Seed of the environments and of the action noise."""
-    processes: int | None = None
+    processes: Annotated[int, Bounds(1)] | None = None
     """Worker processes; one for each core if not given. The data does not depend on it."""
 
 
@@ -85,8 +86,7 @@ def collect(config: Collect) -> Trajectories:
     """Collect the built-in set that `config` names."""
     which = sets.built_in(config.set)
     transitions = which.transitions if config.transitions is None else config.transitions
-    if transitions < 1:
-        raise InputError(f"`transitions` must be at least 1, not {transitions}")
+    check_bounds(config)
     if not all(map(find_spec, ("mujoco", "imageio"))):
         raise InputError('the built-in sets need MuJoCo: pip install "trajstitch[mujoco]"')
     ladder = load_ladder(which.task)

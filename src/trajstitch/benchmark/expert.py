@@ -24,7 +24,7 @@ from trajstitch.benchmark.ladder import TASKS, Checkpoint, Ladder, first_medium,
 from trajstitch.benchmark.training_run import TrainingRun
 from trajstitch.errors import InputError
 from trajstitch.evaluation.processes import evaluators, light_processes
-from trajstitch.learning.bounds import Bounds, check_bounds
+from trajstitch.learning.bounds import SEED, Bounds, check_bounds, check_seeds
 from trajstitch.policies.policy import Layers
 from trajstitch.progress import logger, progress
 
@@ -51,7 +51,7 @@ class Expert:
     """hopper, walker2d or halfcheetah; or the Gymnasium id of a task with continuous actions."""
     steps: Annotated[int, Bounds(1)] = 1_000_000
     """Environment steps for each seed."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """The first seed."""
     seeds: Annotated[int, Bounds(1)] = 1
     """Seeds trained together; the best one becomes the ladder."""
@@ -61,13 +61,13 @@ class Expert:
     """Steps of each environment between two exchanges of policy and data with the learner."""
     replay: Annotated[int, Bounds(1)] = 1_000_000
     """Transitions that each seed's replay buffer holds."""
-    checkpoint_every: int = 10_000
+    checkpoint_every: Annotated[int, Bounds(1)] = 10_000
     """Steps between two checkpoints, each evaluated while training continues."""
     episodes: Annotated[int, Bounds(1)] = 10
     """Episodes without noise in an evaluation."""
     evaluators: Annotated[int, Bounds(1)] = 2
     """Processes that evaluate."""
-    snapshot_every: int = 50_000
+    snapshot_every: Annotated[int, Bounds(1)] = 50_000
     """Steps between two snapshots to resume from. All episodes are restarted at a snapshot."""
     run: Path | None = None
     """The run's folder; by default runs/expert-TASK-seed-SEED."""
@@ -95,8 +95,7 @@ class Expert:
     def check(self, algorithm: "TD3") -> None:
         """Raise for settings that make no sense."""
         check_bounds(self)
-        if self.seed < 0:
-            raise InputError(f"`seed` must not be negative, not {self.seed}")
+        check_seeds(self.seed, self.seeds)
         round_steps = f"`environments={self.environments}` × `round_steps={self.round_steps}`"
         if self.round % algorithm.policy_delay:
             raise InputError(f"{round_steps} must be a multiple of TD3's policy delay, {algorithm.policy_delay}")

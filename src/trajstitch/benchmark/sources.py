@@ -8,11 +8,12 @@ from typing import Any
 
 from trajstitch import formats
 from trajstitch.benchmark import sets
+from trajstitch.data.source_facts import source_facts
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats.columns import Columns
 from trajstitch.progress import logger
-from trajstitch.storage.runs import Run
+from trajstitch.storage.runs import Run, damaged
 
 
 def resolve(source: str) -> str:
@@ -71,28 +72,25 @@ def _collect_once(name: str) -> None:
 
 def describe_source(source: str, columns: Columns | None, data: Trajectories) -> dict[str, Any]:
     """Return what a run's config records about its data set."""
-    return {
-        "source": source,
-        "columns": None if columns is None else asdict(columns),
-        "transitions": data.steps,
-        "mean_return": float(data.returns.mean()),
-        "fingerprint": data.fingerprint,
-    }
+    return source_facts(data, source, None if columns is None else asdict(columns))
 
 
 def reload_source(run: Run) -> Trajectories:
     """Load a run's data set again; raise if it has changed since."""
-    config = run.facts["config"]
-    columns = None
-    if config["columns"] is not None:
-        given: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in config["columns"].items()
-        }
-        columns = Columns(**given)
-    data = load(config["source"], columns=columns)
-    if data.fingerprint != config["fingerprint"]:
+    source, columns = run.fact("source", str), None
+    if run.config.get("columns") is not None:
+        with damaged(run.path("run.json"), "start a new run"):
+            stored = run.config["columns"].items()
+            given: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in stored}
+            columns = Columns(**given)
+    try:
+        data = load(source, columns=columns)
+    except InputError as error:
+        raise InputError(f"{run.folder}: its data can't be loaded again: {error}") from error
+    if data.fingerprint != run.fact("fingerprint", str):
         raise InputError(
-            f"{config['source']} has changed since {run.folder} was made from it: it had {config['transitions']:,} "
-            f"steps and a mean return of {config['mean_return']:g}, and has {data.steps:,} and {data.returns.mean():g}"
+            f"{source} has changed since {run.folder} was made from it: it had {run.fact('transitions', int):,} "
+            f"steps and a mean return of {run.fact('mean_return', (int, float)):g}, and has {data.steps:,} and "
+            f"{data.returns.mean():g}"
         )
     return data

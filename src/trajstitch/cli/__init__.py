@@ -95,6 +95,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
     import tyro
 
     from trajstitch.cli.output import show_log
+    from trajstitch.learning.bounds import check_bounds
 
     show_log()
     module = importlib.import_module(f"trajstitch.cli.{verb}")
@@ -107,4 +108,5 @@ def _dispatch(arguments: Sequence[str]) -> int:
         config=(tyro.conf.FlagCreatePairsOff,),
         **defaults,
     )
+    check_bounds(asked, unnamed=("config", "policy"))
     return asked.execute() or 0

@@ -71,7 +71,7 @@ def _print_scores(result: dict[str, Any]) -> None:
     rows = [(f"{checkpoint['steps']:,} steps", checkpoint) for checkpoint in result["checkpoints"]]
     rows += [(name, result[key]) for name, key in (("last", "last"), ("best of each seed", "best")) if key in result]
     for name, part in rows:
-        found = _summary(part)
+        found = Summary.from_json(part)
         table.add_row(name, str(found), str(found.iqm), style="bold" if name == "last" else None)
     out.print(table)
     out.print(
@@ -99,7 +99,7 @@ def _print_estimate(result: dict[str, Any]) -> None:
     where = "held-out episodes" if errors["held_out"] else "the data it was trained on"
     if errors["held_out"] and errors["repeated"]:
         where = f"{errors['steps']:,} held-out steps ({errors['repeated']:,} others occur in the training too)"
-    found = _summary(estimate["discounted_return"])
+    found = Summary.from_json(estimate["discounted_return"])
     out.print("no rollouts, so no scores: these are estimates from the data alone")
     out.print(
         f"action error on {where}: {sum(errors['action_error']) / len(errors['action_error']):.3f} of the action "
@@ -112,7 +112,3 @@ def _print_estimate(result: dict[str, Any]) -> None:
         soft_wrap=True,
     )
     _print_unfinished(result)
-
-
-def _summary(part: dict[str, Any]) -> Summary:
-    return Summary(tuple(part["scores"]), part["mean"], part["std"], Interval(**part["iqm"]))

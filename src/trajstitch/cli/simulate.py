@@ -7,13 +7,12 @@ from typing import Annotated, Any
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from trajstitch import formats
 from trajstitch.benchmark.sources import reload_source
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.errors import InputError
 from trajstitch.evaluation.simulator_check import report
-from trajstitch.stitching.graph import StitchGraph
-from trajstitch.stitching.layout import place
+from trajstitch.learning.bounds import SEED, Bounds
+from trajstitch.stitching.layout import place, read_graph, read_result
 from trajstitch.storage.runs import Run
 
 
@@ -29,9 +28,9 @@ class Command:
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """The folder of a `trajstitch stitch` run."""
-    seed: int | None = None
+    seed: Annotated[int, SEED] | None = None
     """Which seed of a run of several seeds or stitchings; the first if not given."""
-    steps: int = 20_000
+    steps: Annotated[int, Bounds(1)] = 20_000
     """Number of jumps, and of edges of the graph, to check at most. Larger is slower and more precise."""
     json: bool = False
     """Print JSON instead of tables."""
@@ -41,12 +40,12 @@ class Command:
         shared, own = place(run, self.seed)
         if not run.has(f"{own}passes"):
             summary = "summary" if shared else f"{own}summary"  # stitchings have one in common
-            reason = run.read_json(summary)["unchanged_because"] if run.has(summary) else None
+            reason = run.read_json(summary).get("unchanged_because") if run.has(summary) else None
             why = f"the data was left unchanged: {reason}" if reason else "not finished: continue it with `resume=True`"
             raise InputError(f"{self.run}: {why}")
         data = reload_source(run)
-        stitched = formats.load(f"npz:{run.path(f'{own}result.npz')}")
-        facts = report(data, stitched, StitchGraph.load(run.path(f"{shared}graph.safetensors")), self.steps)
+        stitched, _ = read_result(run, own, data)
+        facts = report(data, stitched, read_graph(run, shared, data), self.steps)
         run.write_json(f"{own}simulator-check", facts)
         if self.json:
             print_json(facts)

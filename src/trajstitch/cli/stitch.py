@@ -1,6 +1,5 @@
 """`trajstitch stitch SRC DST`."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,12 +21,12 @@ from trajstitch.data.environments import normalised, reference
 from trajstitch.data.stitch_record import StitchRecord, describe_stitching
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
-from trajstitch.learning.bounds import check_bounds
+from trajstitch.learning.bounds import SEED, Bounds
 from trajstitch.progress import logger
 from trajstitch.stitching.config import PRESETS, Preset, StitchConfig, preset
 from trajstitch.stitching.layout import place
 from trajstitch.stitching.pipeline import Stitched, StitchJob, stitch_together
-from trajstitch.storage.runs import Run
+from trajstitch.storage.runs import Run, damaged
 
 BINS = 48
 
@@ -56,9 +55,9 @@ class Command(ColumnFlags):
     preset: Preset = "default"
     """Settings to start from. default: the best we know. quick: minutes on a laptop. paper: the paper's method and
     hyper-parameters, but for what docs/method.md lists; slow."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """Seed of the models, the value function and the latents."""
-    seeds: int = 1
+    seeds: Annotated[int, Bounds(1)] = 1
     """Number of data sets to make, one for each seed from SEED on, which share the models of SEED (--stitchings makes
     one data set with several models); DST must contain {seed}. Needs greedy passes or sampled latents, as in the preset
     paper: a plan alone is the same for every seed."""
@@ -80,8 +79,6 @@ class Command(ColumnFlags):
     @property
     def targets(self) -> list[str]:
         """Where each seed's data set goes."""
-        if self.seeds < 1:
-            raise InputError(f"`seeds` must be at least 1, not {self.seeds}")
         if self.seeds > 1 and "{seed}" not in self.target:
             raise InputError(
                 f"{self.target} names one data set, but {self.seeds} seeds make {self.seeds}: say where the seed's "
@@ -110,6 +107,7 @@ class Command(ColumnFlags):
 
     def stitch(self) -> tuple[Run, list[Stitched]]:
         """Run the job, or resume it, and save what it makes; return the outcome for each seed."""
+        self.config.check_seeds(self.numbers)
         saved = self._saved()
         for target in self.targets:
             sources.require_apart(self.source, target)
@@ -120,8 +118,6 @@ class Command(ColumnFlags):
         columns = self.mapping(self.source)
         data = sources.load(self.source, columns=columns)
         config = self.config.for_data(data.metadata)
-        check_bounds(config)
-        config.check_seeds(self.numbers)
         facts = {"target": self.target, "seed": self.seed, "seeds": self.seeds, "preset": self.preset}
         facts |= {**sources.describe_source(self.source, columns, data), "stitching": asdict(config)}
         run = Run.start(self.folder, "stitch", facts, resume=self.resume)
@@ -141,10 +137,11 @@ class Command(ColumnFlags):
 
     def _saved(self) -> list[str]:
         """Return the targets that the run has written before and that exist, unless all are to be written again."""
-        path = self.folder / "saved.json"
-        if not self.resume or self.force or not path.exists():
+        run = Run(self.folder, {})
+        if not self.resume or self.force or not run.has("saved"):
             return []
-        return [target for target in json.loads(path.read_text()) if formats.exists(target)]
+        with damaged(run.path("saved.json")):
+            return [target for target in run.read_json("saved", list) if formats.exists(target)]
 
 
 def defaults(arguments: Sequence[str]) -> Command:

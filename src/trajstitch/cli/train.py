@@ -13,6 +13,7 @@ from trajstitch.benchmark.sources import describe_source, load
 from trajstitch.cli.columns import ColumnFlags
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.data.stitch_record import describe_stitching
+from trajstitch.learning.bounds import SEED, Bounds
 from trajstitch.policies import POLICIES, algorithm_class, name_of
 from trajstitch.policies.policy import checkpoints
 from trajstitch.policies.train import check_training, train_run
@@ -33,9 +34,9 @@ class Train(ColumnFlags, Generic[Method]):
 
     source: Annotated[Positional[str], arg(metavar="SRC")]
     """The data set, as a URI."""
-    seeds: int = 5
+    seeds: Annotated[int, Bounds(1)] = 5
     """Policies to train, all at once, one for each seed."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """The first seed."""
     top: float = 1.0
     """Fraction of the episodes to learn from, the best by return; of stitched data, the best for their starts."""
@@ -77,15 +78,16 @@ class Train(ColumnFlags, Generic[Method]):
             logger.info("the same command with --resume continues")
             raise
         found = checkpoints(run.folder)
-        last = run.metrics()[-1]
+        last = (run.metrics() or [{}])[-1]
         errors = run.read_json("action-error")
         if self.json:
             facts = {"checkpoints": [str(path) for path in found], "metrics": last, "action_error": errors}
             print_json({"run": str(run.folder), **facts})
             return
-        shown = ", ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in last.items() if name != "step")
+        numbers = {name: value for name, value in last.items() if isinstance(value, float)}
+        shown = ", ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in numbers.items())
         stdout().print(
-            f"{run.folder}: {self.seeds} policies after {last['step']:,} steps{shown and f' ({shown})'}\n"
+            f"{run.folder}: {self.seeds} policies after {algorithm.steps:,} steps{shown and f' ({shown})'}\n"
             f"action error {sum(errors['action_error']) / self.seeds:.3g} on "
             f"{'held-out' if errors['held_out'] else 'training'} steps; always the mean action has "
             f"{errors['baseline']:.3g}\n"

@@ -2,8 +2,10 @@
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
@@ -12,6 +14,7 @@ from trajstitch.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     import gymnasium
+    from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
     from trajstitch.data.trajectories import Metadata
 
@@ -33,8 +36,8 @@ D4RL_ENVIRONMENTS = {
 D4RL_OPTIONS = {"Ant-v4": {"use_contact_forces": True}}
 """Arguments with which those environments give the same observations as D4RL's."""
 
-LEGACY_SPEC = {"apply_api_compatibility", "autoreset"}
-"""Fields of an EnvSpec written before Gymnasium 1.0 that later versions refuse; Minari's older sets have them."""
+PACKAGES = ("gymnasium_robotics",)
+"""Packages that register environments on import, and are imported if a data set names one of theirs."""
 
 
 def task_of(name: str) -> str | None:
@@ -71,30 +74,112 @@ def normalised(returns: float | Float[np.ndarray, "..."], metadata: "Metadata") 
 
 def environment_id(metadata: "Metadata") -> str | None:
     """Return the Gymnasium id of the environment to evaluate in, if one is recorded."""
-    spec = metadata.evaluation_environment or metadata.environment
-    return None if spec is None else json.loads(spec)["id"]
+    stored = _stored(metadata)
+    return None if stored is None else stored["id"]
+
+
+def parse_spec(text: Any, where: str) -> dict[str, Any]:
+    """Return a stored EnvSpec as a dictionary; raise if it is none. `where` names its file in errors."""
+    try:
+        stored = json.loads(text)
+        if not isinstance(stored, dict) or not isinstance(stored.get("id"), str):
+            raise ValueError("no object with an id")
+        kwargs, wrappers = stored.get("kwargs", {}), stored.get("additional_wrappers", ())
+        limit = stored.get("max_episode_steps")
+        if not isinstance(kwargs, dict) or not (limit is None or type(limit) is int):
+            raise ValueError("kwargs or max_episode_steps of a wrong type")
+        if not isinstance(wrappers, list | tuple) or not all(isinstance(one, dict) for one in wrappers):
+            raise ValueError("additional_wrappers that are no list of objects")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{where}: its environment is not an EnvSpec of Gymnasium as JSON ({error})") from error
+    return stored
+
+
+def spec(metadata: "Metadata") -> "EnvSpec":
+    """Return how to make the environment to evaluate in.
+
+    A data file may come from anywhere, so it can only choose among registered environments, set their arguments and
+    time limit, and add Gymnasium's own wrappers. It never says which code runs.
+    """
+    stored = _stored(metadata)
+    if stored is None:
+        raise InputError(f"{metadata.source or metadata.name}: names no environment, so policies can't be rolled out")
+    registered = _registered(stored["id"], stored.get("entry_point"))
+    return replace(
+        registered,
+        kwargs={**registered.kwargs, **stored.get("kwargs", {})},
+        max_episode_steps=stored.get("max_episode_steps", registered.max_episode_steps),
+        additional_wrappers=tuple(_wrapper(stored["id"], wrapper) for wrapper in stored.get("additional_wrappers", ())),
+    )
 
 
 def make(metadata: "Metadata", **options: object) -> "gymnasium.Env":
-    """Make the environment to evaluate in, from the spec in the metadata."""
-    spec = metadata.evaluation_environment or metadata.environment
-    if spec is None:
-        raise InputError(f"{metadata.source or metadata.name}: names no environment, so policies can't be rolled out")
-    import gymnasium
-    from gymnasium.envs.registration import EnvSpec
+    """Make the environment to evaluate in."""
+    return start(spec(metadata), **options)
 
-    stored = {name: value for name, value in json.loads(spec).items() if name not in LEGACY_SPEC}
+
+def start(spec: "EnvSpec", **options: object) -> "gymnasium.Env":
+    """Make an environment from what `spec` returned, in any process."""
+    import gymnasium
+
     try:
-        return gymnasium.make(EnvSpec.from_json(json.dumps(stored)), **options)  # pyright: ignore[reportArgumentType]
+        return gymnasium.make(spec, **options)  # pyright: ignore[reportArgumentType]
     except gymnasium.error.DependencyNotInstalled as error:
-        raise InputError(f'{stored["id"]} needs MuJoCo: pip install "trajstitch[mujoco]"') from error
-    except (gymnasium.error.Error, ImportError) as error:
-        raise InputError(f"{stored['id']} can't be started ({error}): install the package it comes from") from error
+        raise InputError(f'{spec.id} needs MuJoCo: pip install "trajstitch[mujoco]"') from error
+    except Exception as error:  # the environment's own, for arguments it doesn't take or a package that is missing
+        raise InputError(f"{spec.id} can't be started ({error}): install the package it comes from") from error
+
+
+def _stored(metadata: "Metadata") -> dict[str, Any] | None:
+    text = metadata.evaluation_environment or metadata.environment
+    return None if text is None else parse_spec(text, metadata.source or metadata.name)
+
+
+def _registered(name: str, entry_point: object) -> "EnvSpec":
+    """Return the registry's spec of this name; raise if there is none, or if the file's code is not the registry's."""
+    import gymnasium
+
+    package = entry_point.partition(":")[0].partition(".")[0] if isinstance(entry_point, str) else ""
+    if name not in gymnasium.registry and package in PACKAGES:
+        with suppress(ImportError):
+            import_module(package)
+    if name not in gymnasium.registry:
+        raise InputError(
+            f"{name} can't be started (no environment of this name is registered; the data names {entry_point}): "
+            "install the package it comes from, and import it before you evaluate in Python"
+        )
+    found = gymnasium.registry[name]
+    known = found.entry_point
+    if callable(known):
+        known = f"{known.__module__}:{getattr(known, '__qualname__', '')}"
+    if entry_point is not None and entry_point != known:
+        raise InputError(
+            f"{name} can't be started: the data says that it is made by {entry_point}, but Gymnasium's registry has "
+            f"{known}, and code that a data file names is never run"
+        )
+    return found
+
+
+def _wrapper(name: str, stored: dict[str, Any]) -> "WrapperSpec":
+    """Return a wrapper that a data file asks for; raise unless it is one of Gymnasium's own."""
+    import gymnasium
+    from gymnasium.envs.registration import WrapperSpec
+
+    place, kwargs = stored.get("entry_point"), stored.get("kwargs")
+    module, _, kind = place.partition(":") if isinstance(place, str) else ("", "", "")
+    # The class itself, so that no other callable of that module is meant. RecordVideo writes files.
+    found = getattr(gymnasium.wrappers, kind, None) if kind != "RecordVideo" else None
+    if found is None or not isinstance(found, type) or found.__module__ != module or not isinstance(kwargs, dict):
+        raise InputError(
+            f"{name} can't be started with the wrapper {place}, which the data asks for: only Gymnasium's own "
+            "wrappers are used, and code that a data file names is never run"
+        )
+    return WrapperSpec(str(stored.get("name", kind)), f"{module}:{kind}", kwargs)
 
 
 def time_limit(environment: str) -> int | None:
     """Return the number of steps after which a registered environment truncates an episode."""
-    return json.loads(spec_json(environment))["max_episode_steps"]
+    return parse_spec(spec_json(environment), environment)["max_episode_steps"]
 
 
 def spec_json(environment: str) -> str:

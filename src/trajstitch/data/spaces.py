@@ -51,14 +51,14 @@ def flat_bounds(space: Space) -> tuple[Float[np.ndarray, " size"], Float[np.ndar
 
 def flatten(space: Space, values: Any) -> Float[np.ndarray, "rows size"]:
     """Return a batch of observations as flat rows; for a Dict space, `values` are (nested) dicts of batches."""
+    return join(space, {path: np.asarray(at(values, path)) for path, _ in leaves(space)})
 
-    def at(path: tuple[str, ...]) -> np.ndarray:
-        part = values
-        for name in path:
-            part = part[name]
-        return np.asarray(part)
 
-    return join(space, {path: at(path) for path, _ in leaves(space)})
+def at(values: Any, path: tuple[str, ...]) -> Any:
+    """Return the part of nested dicts at a leaf's path."""
+    for name in path:
+        values = values[name]
+    return values
 
 
 def unflatten(space: Space, rows: Float[np.ndarray, "rows size"]) -> Any:

@@ -6,10 +6,11 @@ own. So the returns don't depend on the number of processes.
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -19,13 +20,14 @@ from trajstitch.data import environments, spaces
 from trajstitch.data.environments import normalised
 from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.errors import InputError
-from trajstitch.evaluation.processes import evaluators, light_processes
+from trajstitch.evaluation.processes import evaluators, light_processes, portable
 from trajstitch.evaluation.rollouts import Rollout, roll_out
 from trajstitch.evaluation.scores import Summary, last_and_best
 from trajstitch.formats import metadata
+from trajstitch.learning.bounds import SEED, Bounds, check_bounds, check_seeds
 from trajstitch.policies.policy import Policy, checkpoints, load_policies
 from trajstitch.progress import progress
-from trajstitch.storage.runs import Run, versions
+from trajstitch.storage.runs import Run, damaged, versions
 
 FIRST_SEED = 30_000
 """Seed of the first episode; the built-in policies were chosen and measured on other seeds."""
@@ -41,26 +43,25 @@ def evaluate(
     processes: int | None = None,
 ) -> Float[np.ndarray, "policies episodes"]:
     """Return the return of each episode of each policy; episode i of every policy starts from `seed` + i."""
-    if episodes < 1 or (processes is not None and processes < 1):
-        raise InputError("`episodes` and `processes` must be at least 1")
-    if seed < 0:
-        raise InputError(f"`seed` must not be negative, not {seed}")
-    environment = metadata.evaluation_environment or metadata.environment or ""
+    check_bounds(Evaluate(episodes=episodes, processes=processes))
+    check_seeds(seed, episodes)
     require_fitting(policies, metadata)
+    spec = environments.spec(metadata)
     rollouts = [
-        Rollout(environment, metadata.observation_space, policy, seed + first, min(TOGETHER, episodes - first))
+        Rollout(spec, metadata.observation_space, policy, seed + first, min(TOGETHER, episodes - first))
         for policy in policies
         for first in range(0, episodes, TOGETHER)
     ]
     title = f"Rolling out in {environments.environment_id(metadata)}"
     count = min(processes or os.cpu_count() or 1, len(rollouts))
     returns: list[float] = []
-    with (
-        light_processes(),
-        evaluators(count) as pool,
-        progress(title, len(policies) * episodes, "episodes") as advance,
-    ):
-        for part in pool.map(roll_out, rollouts):
+    with ExitStack() as stack:
+        apart: Callable[..., Iterable[list[float]]] = map
+        if portable(rollouts):
+            stack.enter_context(light_processes())
+            apart = stack.enter_context(evaluators(count)).map
+        advance = stack.enter_context(progress(title, len(policies) * episodes, "episodes"))
+        for part in apart(roll_out, rollouts):
             returns += part
             advance(len(part), mean_return=float(np.mean(part)))
     return np.array(returns).reshape(len(policies), episodes)
@@ -90,17 +91,17 @@ def require_fitting(policies: Sequence[Policy], metadata: Metadata) -> None:
 class Evaluate:
     """How the policies of a run are scored."""
 
-    episodes: int = 10
+    episodes: Annotated[int, Bounds(1)] = 10
     """Episodes of each policy."""
-    seed: int = FIRST_SEED
+    seed: Annotated[int, SEED] = FIRST_SEED
     """Seed of the first episode; the next episodes have the next seeds."""
     last: bool = False
     """Score only the last checkpoint."""
     offline: bool = False
     """Don't roll out: estimate from the data alone, as for data that names no environment."""
-    estimate_steps: int = 50_000
+    estimate_steps: Annotated[int, Bounds(1)] = 50_000
     """Gradient steps of fitted-Q evaluation, where nothing is rolled out."""
-    processes: int | None = None
+    processes: Annotated[int, Bounds(1)] | None = None
     """Worker processes; one for each core if not given. The returns do not depend on it."""
 
 
@@ -111,6 +112,7 @@ def evaluate_run(folder: Path, config: Evaluate | None = None, data: Trajectorie
     `data` that the run was trained on are written as estimate.json.
     """
     config = config or Evaluate()
+    check_bounds(config)
     run = Run.open(folder, "train")
     found = [load_policies(path) for path in checkpoints(run.folder)[-1 if config.last else 0 :]]
     if not found:
@@ -119,7 +121,7 @@ def evaluate_run(folder: Path, config: Evaluate | None = None, data: Trajectorie
     facts = {
         "seeds": [policy.seed for policy in found[-1]],
         "steps": found[-1][0].steps,
-        "of_steps": run.facts["config"]["steps"],
+        "of_steps": run.fact("steps", int),
         "versions": versions(),
     }
     if needs_data(run, config):
@@ -157,7 +159,10 @@ def baseline_scores(folder: Path, config: Evaluate, against: Path) -> dict[str, 
         raise InputError(f"{folder}: not rolled out, so there are no scores to compare with those of {against}")
     if not theirs.has("scores"):
         raise InputError(f"{against}: has no scores yet: run `trajstitch evaluate {against}` first")
-    scores = theirs.read_json("scores")
+    again = f"run `trajstitch evaluate {against}` again"
+    scores = theirs.read_json("scores", advice=again)
+    with damaged(theirs.path("scores.json"), again):
+        Summary.from_json(scores["last"])
     for name, value in conditions(config, stored_metadata(ours)).items():
         if scores.get(name) != value:
             shown = "" if name == "environment_spec" else f" ({scores.get(name)}, not {value})"
@@ -165,21 +170,22 @@ def baseline_scores(folder: Path, config: Evaluate, against: Path) -> dict[str, 
                 f"{against} was evaluated with another {name.replace('_', ' ')}{shown}: scores can be compared only "
                 "under the same conditions"
             )
-    if scores["steps"] != load_policies(against)[0].steps:
+    if scores.get("steps") != load_policies(against)[0].steps:
         raise InputError(f"{against} has been trained on since: evaluate it again")
     return scores
 
 
 def stored_metadata(run: Run) -> Metadata:
     """Return the metadata of a run's data, which may no longer be there."""
-    return metadata.from_json(json.dumps(run.read_json("data")), run.facts["config"]["source"])
+    stored = run.read_json("data", advice="continue its training with `resume=True` to make it again")
+    return metadata.from_json(json.dumps(stored), run.fact("source", str))
 
 
 def _from_rollouts(run: Run, known: Metadata, steps: list[int], returns: np.ndarray) -> dict[str, Any]:
     scores = normalised(returns.mean(-1), known)
     last, best = last_and_best(scores)
     several = {"best": best.to_json()} if len(steps) > 1 else {}
-    mean_return = run.facts["config"]["mean_return"]
+    mean_return = run.fact("mean_return", (int, float))
     return {
         "data": {"mean_return": mean_return, "score": float(normalised(np.array(mean_return), known))},
         "checkpoints": [
@@ -195,11 +201,9 @@ def _from_data(run: Run, policies: list[Policy], steps: int, data: Trajectories 
     from trajstitch.evaluation.off_policy import FittedQ, action_errors, estimated_returns, unseen
     from trajstitch.policies.train import split_episodes
 
-    if steps < 1:
-        raise InputError(f"`estimate_steps` must be at least 1, not {steps}")
     if data is None:
         raise InputError(f"{run.folder}: nothing is rolled out, so its `data` is needed to evaluate it")
-    learned, held = split_episodes(data, run.facts["config"]["top"], run.facts["config"]["hold_out"])
+    learned, held = split_episodes(data, run.fact("top", (int, float)), run.fact("hold_out", (int, float)))
     new = np.zeros(0, bool) if held is None else unseen(held, learned)
     errors = action_errors(policies, held, new) if held is not None and new.any() else action_errors(policies, learned)
     method = FittedQ(steps=steps)

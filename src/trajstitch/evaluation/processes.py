@@ -6,10 +6,12 @@ Nothing here imports jax, so that a worker starts in a second and can run beside
 import contextlib
 import multiprocessing
 import os
+import pickle
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
 SPAWN = multiprocessing.get_context("spawn")  # a forked jax can deadlock
 
@@ -28,6 +30,17 @@ def _end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def portable(value: Any) -> bool:
+    """Return whether a worker process can be given this value: not if its class is in the user's script, or a lambda.
+
+    Workers started within `light_processes` don't run that script.
+    """
+    try:
+        return b"__main__" not in pickle.dumps(value)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
 
 
 @contextlib.contextmanager

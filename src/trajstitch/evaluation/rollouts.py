@@ -4,16 +4,15 @@ Nothing here imports jax, so that a worker process starts in a second or two.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box
 
 from trajstitch.data import environments as registry
 from trajstitch.data import spaces
-from trajstitch.data.trajectories import Metadata
 from trajstitch.errors import InputError
 from trajstitch.policies.policy import Policy
 
@@ -76,8 +75,8 @@ def play_policy(
 class Rollout(NamedTuple):
     """Episodes of one policy that a process plays together."""
 
-    environment: str
-    """An EnvSpec as JSON."""
+    environment: EnvSpec
+    """What `environments.spec` returned."""
     observation_space: gymnasium.Space | None
     policy: Policy
     first_seed: int
@@ -93,16 +92,15 @@ def roll_out(rollout: Rollout) -> list[float]:
 def flat(space: gymnasium.Space, observation: Any) -> np.ndarray:
     """Return one observation as a row, its parts in the space's order."""
 
-    def at(path: tuple[str, ...]) -> np.ndarray:
-        part = observation
-        for name in path:
-            part = part[name]
-        return np.ravel(part)
-
-    return np.concatenate([at(path) for path, _ in spaces.leaves(space)])
+    return np.concatenate([np.ravel(spaces.at(observation, path)) for path, _ in spaces.leaves(space)])
 
 
-@cache
-def _environments(environment: str, count: int) -> list[gymnasium.Env]:
+_made: dict[tuple[str, int], list[gymnasium.Env]] = {}
+
+
+def _environments(environment: EnvSpec, count: int) -> list[gymnasium.Env]:
     """Return a process's environments, made once: a reset leaves nothing of the episode before."""
-    return [registry.make(Metadata(environment=environment), disable_env_checker=True) for _ in range(count)]
+    key = repr(environment), count
+    if key not in _made:
+        _made[key] = [registry.start(environment, disable_env_checker=True) for _ in range(count)]
+    return _made[key]

@@ -92,6 +92,11 @@ class Summary:
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"iqm": self.iqm._asdict()}
 
+    @classmethod
+    def from_json(cls, part: dict[str, Any]) -> "Summary":
+        """Return what `to_json` gave."""
+        return cls(tuple(map(float, part["scores"])), part["mean"], part["std"], Interval(**part["iqm"]))
+
     def __str__(self) -> str:
         return f"{self.mean:.1f}" + ("" if self.std is None else f" ± {self.std:.1f}")
 

@@ -5,12 +5,12 @@ simulator's positions and velocities, without the position along the track: Hopp
 similar ones.
 """
 
-import json
 import os
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from jaxtyping import Bool, Float
 
 from trajstitch.data import environments
@@ -40,12 +40,12 @@ def replay(
     processes: int | None = None,
 ) -> Outcome:
     """Take each action in the state that its observation shows."""
-    spec = metadata.evaluation_environment or metadata.environment
-    if spec is None:
+    if environments.environment_id(metadata) is None:
         raise InputError(
             f"{metadata.source or metadata.name}: names no environment, so there is no simulator to replay in"
         )
-    _rebuildable(environments.make(metadata), observations.shape[1])
+    spec = environments.spec(metadata)
+    _rebuildable(environments.start(spec), observations.shape[1])
     chunks = [slice(start, start + CHUNK) for start in range(0, max(len(actions), 1), CHUNK)]
     work = [(spec, observations[chunk], actions[chunk]) for chunk in chunks]
     parts = []
@@ -79,11 +79,11 @@ def _rebuildable(environment: Any, size: int) -> Any:
     return bare
 
 
-def _replay(work: tuple[str, np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _replay(work: tuple[EnvSpec, np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     from mujoco import mj_resetData  # pyright: ignore[reportAttributeAccessIssue]
 
     spec, observations, actions = work
-    environment = environments.make(Metadata(environment=spec))
+    environment = environments.start(spec)
     bare = _rebuildable(environment, observations.shape[1])
     positions = bare.model.nq
     following, rewards = np.empty_like(observations), np.empty(len(actions))
@@ -97,6 +97,6 @@ def _replay(work: tuple[str, np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.nd
     return following, rewards, known
 
 
-def _clipped(spec: str, velocities: np.ndarray) -> bool:
+def _clipped(spec: EnvSpec, velocities: np.ndarray) -> bool:
     """Return whether a velocity may be clipped: Hopper and Walker2d show at most 10."""
-    return not json.loads(spec)["id"].startswith("HalfCheetah") and bool((np.abs(velocities) >= 10).any())
+    return not spec.id.startswith("HalfCheetah") and bool((np.abs(velocities) >= 10).any())

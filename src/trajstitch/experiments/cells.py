@@ -10,13 +10,15 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from trajstitch.data.environments import normalised
 from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.errors import InputError
+from trajstitch.learning.bounds import SEED, Bounds
+from trajstitch.policies import POLICIES
 from trajstitch.policies.train import Algorithm
 from trajstitch.stitching.config import StitchConfig, preset
 from trajstitch.storage.atomic import replacing
@@ -31,9 +33,9 @@ class Data:
 
     source: str
     """A built-in set such as hopper/medium-replay, or a URI."""
-    transitions: int | None = None
+    transitions: Annotated[int, Bounds(1)] | None = None
     """Collect a built-in set of this size for the experiment alone. If not given: as `trajstitch.load` has it."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """Seed of the collection; one other than 0 is collected for the experiment alone, too."""
 
     @property
@@ -50,7 +52,7 @@ class Stitching:
     """A preset, or the name of `config`."""
     config: StitchConfig | None = None
     """The config, if it isn't a preset's."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """Seed of the stitching; cells that share it share one stitched data set."""
 
     def config_for(self, data: Trajectories) -> StitchConfig:
@@ -68,13 +70,18 @@ class Learner:
     """An algorithm, and the part of the data that it learns from."""
 
     algorithm: Algorithm
-    top: float = 1.0
+    top: Annotated[float, Bounds(0, 1)] = 1.0
     """Learn from this fraction of the trajectories, those with the highest returns."""
 
     @property
     def facts(self) -> dict[str, Any]:
         settings = asdict(self.algorithm)  # pyright: ignore[reportArgumentType]
-        return {"policy": type(self.algorithm).__name__, "top": self.top, **settings}
+        kind = type(self.algorithm)
+        place = f"{kind.__module__}:{kind.__qualname__}"
+        # A class of the same name elsewhere is another learner. Those of the table have the keys they always had.
+        known = next((one for one in POLICIES.values() if one.endswith(f":{kind.__name__}")), None)
+        where = {} if place == known else {"class": place}
+        return {"policy": kind.__name__, **where, "top": self.top, **settings}
 
 
 @dataclass(frozen=True)
@@ -85,9 +92,9 @@ class Cell:
     learner: Learner
     stitching: Stitching | None = None
     """None: the data as it was logged."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """Seed of the policy."""
-    episodes: int = field(default=20, kw_only=True)
+    episodes: Annotated[int, Bounds(1)] = field(default=20, kw_only=True)
     """Episodes that it is evaluated in."""
 
     @property

@@ -32,14 +32,14 @@ from trajstitch.evaluation.evaluate import evaluate
 from trajstitch.experiments.cells import Cell, Data, Stitching, digest, rounded, score
 from trajstitch.experiments.provenance import now, this_call
 from trajstitch.experiments.stitched import stitch_together
+from trajstitch.learning.bounds import Bounds, check_bounds
 from trajstitch.learning.fit import State
 from trajstitch.policies.policy import Policy, load_policies, save_policies
 from trajstitch.policies.train import train_together
 from trajstitch.progress import logger
 from trajstitch.stitching.config import StitchConfig
 from trajstitch.stitching.pipeline import StitchJob
-from trajstitch.storage.atomic import replacing
-from trajstitch.storage.runs import Run, tensors_of, tree_from
+from trajstitch.storage.runs import Run, tensors_of, tree_from, write_json
 from trajstitch.storage.tensors import read_tensors, save_tensors
 
 SAVE_SECONDS = 60
@@ -69,7 +69,10 @@ def run(cells: Iterable[Cell], folder: Path, time_limit: float | None = None, en
     After `time_limit` seconds nothing else is started, and a training saves its state and stops; the next call resumes
     it. A failure costs no cells but its own. Several processes may share the folder.
     """
+    Bounds(0).check("time_limit", time_limit)
     cells = list(dict.fromkeys(cells))
+    for cell in cells:
+        check_bounds(cell)
     deadline = float("inf") if time_limit is None else time.time() + time_limit
     bench = Bench(folder, deadline, this_call())
     missing = [cell for cell in cells if not bench.result(cell).exists()]
@@ -177,7 +180,7 @@ class Bench:
             "measured": now(),
             "call": self.call,
         }
-        _write_json(self.result(cell), result)
+        write_json(self.result(cell), result)
         logger.info(f"{cell}: {score(result):.1f}")
 
     def sizes(self, data: Data) -> tuple[int, int]:
@@ -202,7 +205,7 @@ class Bench:
                 loaded = formats.load(f"npz:{path}")
             if not file.exists():
                 facts = {name: getattr(loaded, name) for name in ("observation_size", "action_size", "fingerprint")}
-                _write_json(file, rounded({**asdict(data), **facts, "seconds": time.monotonic() - start}))
+                write_json(file, rounded({**asdict(data), **facts, "seconds": time.monotonic() - start}))
             if json.loads(file.read_text())["fingerprint"] != loaded.fingerprint:
                 raise InputError(f"{data.source} has changed since {file} was written: measure in another folder")
         return loaded
@@ -234,7 +237,7 @@ class Bench:
         """Start or resume the run of a stitching, and add this commit to those that made it, unless it is finished."""
         facts = {"data": job[0].name, "seed": job[1].seed, "config": asdict(config)}
         run = Run.start(self.folder / "stitched" / _name(job), "stitch", facts, resume=True)
-        commits = run.read_json("commits") if run.has("commits") else []
+        commits = run.read_json("commits", list) if run.has("commits") else []
         if not run.has("stitched") and self.call["commit"] not in commits:
             run.write_json("commits", [*commits, self.call["commit"]])
         return run
@@ -347,8 +350,3 @@ def _by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     for item in items:
         found.setdefault(key(item), []).append(item)
     return found
-
-
-def _write_json(path: Path, value: Any) -> None:
-    with replacing(path, force=True) as fresh:
-        fresh.write_text(json.dumps(value, indent=1) + "\n")

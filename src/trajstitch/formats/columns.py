@@ -1,5 +1,6 @@
 """What each column of a table holds: named by the user, or guessed from the usual names."""
 
+import math
 import re
 import tomllib
 from collections import Counter
@@ -58,6 +59,12 @@ class Columns:
     action_high: tuple[float, ...] = ()
     """Highest allowed action: one number for all action columns, or one for each."""
 
+    def check(self) -> None:
+        """Raise if an action bound is no number."""
+        for name in ("action_low", "action_high"):
+            if any(isinstance(one, float) and math.isnan(one) for one in getattr(self, name)):
+                raise InputError(f"`columns.{name}` must be a number, not nan")
+
     @classmethod
     def from_toml(cls, path: Path) -> "Columns":
         """Read the columns from a TOML file whose keys are the names of these fields."""
@@ -72,11 +79,14 @@ class Columns:
                 raise InputError(
                     f"{path}: unknown key {key!r}{did_you_mean(key, defaults)}: the keys are {', '.join(defaults)}"
                 )
-        return cls(**{key: _from_toml(value, key, defaults[key], path) for key, value in given.items()})
+        found = cls(**{key: _from_toml(value, key, defaults[key], path) for key, value in given.items()})
+        found.check()
+        return found
 
 
 def resolve(columns: Columns, names: Sequence[str], source: str) -> tuple[Columns, tuple[str, ...]]:
     """Return the columns by their full names, and the names of the fields that were guessed."""
+    columns.check()
     given = {name for name in USUAL if getattr(columns, name)}
     distinct = list(dict.fromkeys(names))
     chosen: dict[str, Any] = {}

@@ -3,12 +3,13 @@
 import json
 from dataclasses import asdict, replace
 
-from trajstitch.data import spaces
+from trajstitch.data import environments, spaces
 from trajstitch.data.trajectories import Finding, Metadata
 from trajstitch.errors import InputError
 
 FORMAT = "trajstitch 1"
 """Marks a text as written by trajstitch, and its version."""
+ENVIRONMENTS = ("environment", "evaluation_environment")
 SPACES = ("observation_space", "action_space")
 
 
@@ -28,13 +29,21 @@ def from_json(text: str, source: str) -> Metadata:
         if stored.pop("format") != FORMAT:
             raise InputError(f"{source}: was written by another version of trajstitch: update trajstitch")
         stored["source"] = source
+        for name in ENVIRONMENTS:
+            if stored[name] is not None:
+                environments.parse_spec(stored[name], source)
         for name in SPACES:
             stored[name] = None if stored[name] is None else spaces.from_json(stored[name])
         if stored["reference"] is not None:
-            stored["reference"] = tuple(stored["reference"])
+            low, high = map(float, stored["reference"])
+            stored["reference"] = low, high
+        if not isinstance(stored["name"], str) or not isinstance(stored["extra"], dict):
+            raise TypeError("its name is no text, or its extra facts no object")
         stored["findings"] = tuple(Finding(**finding) for finding in stored["findings"])
         return Metadata(**stored)
-    except (AttributeError, KeyError, TypeError, AssertionError, json.JSONDecodeError) as error:
+    except InputError:
+        raise
+    except (AttributeError, KeyError, TypeError, AssertionError, ValueError, RecursionError) as error:
         raise InputError(f"{source}: its metadata is damaged ({error}): convert the original data again") from error
 
 

@@ -19,7 +19,7 @@ from urllib.request import getproxies
 import numpy as np
 from gymnasium import Space
 
-from trajstitch.data import ragged, spaces
+from trajstitch.data import environments, ragged, spaces
 from trajstitch.data.trajectories import Finding, Metadata, Trajectories
 from trajstitch.errors import InputError, did_you_mean
 from trajstitch.formats import episodes, hdf5
@@ -57,7 +57,7 @@ def load(location: str) -> Trajectories:
         _download(location)
     source = f"minari:{location}"
     stored = _read_metadata(folder / "data", source)
-    observation_space, action_space = _spaces(stored, folder / "data", source)
+    observation_space, action_space = _spaces(stored, source)
     try:
         spaces.require_supported(observation_space, "observation")
         spaces.require_supported(action_space, "action")
@@ -275,15 +275,14 @@ def _read_metadata(folder: Path, source: str) -> dict[str, Any]:
     return stored
 
 
-def _spaces(stored: dict[str, Any], folder: Path, source: str) -> tuple[Space, Space]:
+def _spaces(stored: dict[str, Any], source: str) -> tuple[Space, Space]:
     try:
         if "observation_space" in stored and "action_space" in stored:
             return spaces.from_json(stored["observation_space"]), spaces.from_json(stored["action_space"])
-        # Older sets don't record them: Minari starts the environment to get them.
-        from minari.dataset.minari_storage import MinariStorage
-
-        storage = MinariStorage.read(folder)
-        return storage.observation_space, storage.action_space
+        # Older sets don't record them. Minari would run the code that the set names.
+        environment = environments.make(Metadata(source=source, environment=stored.get("env_spec")))
+        environment.close()
+        return environment.observation_space, environment.action_space
     except Exception as error:
         raise InputError(
             f"{source}: its spaces can't be read ({error}): install the package of its environment"

@@ -19,6 +19,7 @@ from scipy.stats import chi2
 from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import Transitions, hold_out
+from trajstitch.errors import InputError
 from trajstitch.learning.batching import in_batches
 from trajstitch.learning.bounds import Bounds
 from trajstitch.learning.fit import Metrics, Objective, member
@@ -70,8 +71,13 @@ class Dynamics:
     """Gradient steps at most."""
     patience: Annotated[int, Bounds(1)] = 10_000
     """Stop a member after this many steps without a better held-out likelihood."""
-    held_out: Annotated[float, Bounds(0, 1)] = 0.2
+    held_out: Annotated[float, Bounds(0, below=1)] = 0.2
     """Share of the steps held out."""
+
+    def check_fields(self, prefix: str) -> None:
+        """Raise if more members are kept than trained."""
+        if self.keep > self.members:
+            raise InputError(f"`{prefix}keep` must be at most `{prefix}members={self.members}`, not {self.keep}")
 
     def init(self, key: PRNGKeyArray, scale: Normaliser, change: Normaliser) -> Gaussian:
         size = len(scale.mean)

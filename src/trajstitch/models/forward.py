@@ -125,7 +125,7 @@ class ForwardDynamics:
     """Passes over the training steps at most, so that little data takes little time; None: any number."""
     patience: Annotated[int, Bounds(1)] = 10_000
     """Stop a member after this many steps without a better held-out error."""
-    held_out: Annotated[float, Bounds(0, 1)] = 0.1
+    held_out: Annotated[float, Bounds(0, below=1)] = 0.1
     """Share of the steps held out."""
 
     def init(self, key: PRNGKeyArray, scales: Sequence[Normaliser]) -> Forward:

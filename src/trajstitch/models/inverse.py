@@ -78,7 +78,7 @@ class InverseDynamics:
     """Passes over the training steps at most, so that little data takes little time; None: any number."""
     divergence_weight: Annotated[float, Bounds(0)] = 0.5
     """Weight of the latent's KL divergence from its prior, relative to the action's mean squared error."""
-    held_out: Annotated[float, Bounds(0, 1)] = 0.05
+    held_out: Annotated[float, Bounds(0, below=1)] = 0.05
     """Share of the steps held out to measure the action error."""
 
     def init(self, key: PRNGKeyArray, data: Trajectories) -> Inverse:

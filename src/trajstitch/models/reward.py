@@ -126,7 +126,7 @@ class GenerativeReward:
     """Steps in a batch."""
     steps: Annotated[int, Bounds(1)] = 200_000
     """Critic steps."""
-    held_out: Annotated[float, Bounds(0, 1)] = 0.05
+    held_out: Annotated[float, Bounds(0, below=1)] = 0.05
     """Share of the steps held out to measure the reward error."""
 
     def init(self, key: PRNGKeyArray, data: Trajectories) -> Reward:

@@ -65,7 +65,7 @@ class TwinValue:
     """Discount γ of a reward one step later."""
     target_rate: Annotated[float, Bounds(0, 1)] = 0.005
     """Rate τ at which the target networks follow the trained ones."""
-    held_out: Annotated[float, Bounds(0, 1)] = 0.05
+    held_out: Annotated[float, Bounds(0, below=1)] = 0.05
     """Share of the steps held out to measure the value error."""
 
     def init(self, key: PRNGKeyArray, data: Trajectories) -> Value:

@@ -23,6 +23,7 @@ from jaxtyping import Float, Real
 from trajstitch.data.normalise import Normaliser
 from trajstitch.errors import InputError
 from trajstitch.policies import POLICIES, algorithm_class
+from trajstitch.storage.runs import damaged
 from trajstitch.storage.tensors import read_tensors, save_tensors
 
 Tensors = dict[str, np.ndarray]
@@ -161,13 +162,29 @@ class NetworkPolicy:
         """Rebuild the policy of this seed."""
         parts = {name: tensors[name] for name in PolicyNormaliser._fields if name != "limit" or name in tensors}
         normaliser = PolicyNormaliser(**parts)
-        return cls(layers_from(tensors, f"{seed}/"), normaliser, seed, steps, config)
+        layers = layers_from(tensors, f"{seed}/")
+        _require_chained(layers, normaliser)
+        return cls(layers, normaliser, seed, steps, config)
 
     def _outputs(self, observation: np.ndarray) -> np.ndarray:
         size = np.shape(observation)[-1] if np.ndim(observation) else 0
         if size != self.observation_size:
             raise InputError(f"the policy takes observations of {self.observation_size} numbers, not {size}")
         return act(self.layers, self.normaliser.observe(np.asarray(observation)))
+
+
+def _require_chained(layers: Layers, normaliser: PolicyNormaliser) -> None:
+    """Raise ValueError unless each layer takes what the one before gives, from observations to actions."""
+    size, actions = np.size(normaliser.mean), np.size(normaliser.low)
+    shapes = [array.shape for array in normaliser[:-1]]
+    if shapes != [(size,), (size,), (actions,), (actions,)]:
+        raise ValueError(f"mean, std, low and high have shapes {shapes}")
+    for number, (weight, bias) in enumerate(layers):
+        if weight.ndim != 2 or len(weight) != size or bias.shape != weight.shape[1:]:
+            raise ValueError(f"layer {number} has shapes {weight.shape} and {bias.shape}, and takes {size} numbers")
+        size = weight.shape[1]
+    if size not in (actions, 2 * actions):
+        raise ValueError(f"the last layer gives {size} numbers for {actions} actions")
 
 
 def save_policies(policies: Sequence[Policy], path: Path, config: dict[str, Any] | None = None) -> None:
@@ -202,15 +219,17 @@ def load_policies(path: str | Path) -> list[Policy]:
             raise InputError(f"{path}: holds no checkpoints; `trajstitch train` writes them into a run's folder")
         path = found[-1]
     tensors, facts = read_tensors(path)
-    try:
-        # Only a name of our table decides what is imported: a file may come from anywhere.
-        kind = algorithm_class(facts["kind"]).policy_class if "kind" in facts else NetworkPolicy
+    with damaged(path, "`trajstitch train` writes a policy's checkpoint"):
+        kind: type[Policy] = NetworkPolicy
+        if "kind" in facts:  # only a name of our table decides what is imported: a file may come from anywhere
+            if facts["kind"] not in POLICIES:
+                raise ValueError(f"unknown policy {facts['kind']!r}; the policies are {', '.join(POLICIES)}")
+            kind = algorithm_class(facts["kind"]).policy_class
         steps, config = int(facts["steps"]), json.loads(facts["config"])
-        return [kind.from_tensors(tensors, seed, steps, config) for seed in json.loads(facts["seeds"])]
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    except (KeyError, ValueError) as error:
-        raise InputError(f"{path}: not a policy's checkpoint ({error}); `trajstitch train` writes one") from error
+        seeds = json.loads(facts["seeds"])
+        if not seeds or not isinstance(config, dict) or not all(isinstance(seed, int) for seed in seeds):
+            raise TypeError("no seeds, or no config")
+        return [kind.from_tensors(tensors, seed, steps, config) for seed in seeds]
 
 
 def load_policy(path: str | Path, seed: int | None = None) -> Policy:

@@ -23,10 +23,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from trajstitch.data.source_facts import source_facts
 from trajstitch.data.trajectories import Trajectories, holds_originals
 from trajstitch.errors import InputError
 from trajstitch.formats import metadata
-from trajstitch.learning.bounds import Bounds, check_bounds
+from trajstitch.learning.bounds import check_bounds, check_seeds
 from trajstitch.learning.buffer import fill_buffer
 from trajstitch.learning.fit import State, begin, fit, itself, member, stack
 from trajstitch.policies import name_of
@@ -36,7 +37,7 @@ from trajstitch.policies.bc import BC
 from trajstitch.policies.policy import Policy, load_policies, save_policies
 from trajstitch.policies.training_data import Sizes, TrainingData
 from trajstitch.progress import logger
-from trajstitch.storage.runs import Run
+from trajstitch.storage.runs import Run, damaged
 
 HELD_OUT = 0.1
 """Share of the episodes that is held out if there is no environment to evaluate in."""
@@ -61,14 +62,17 @@ def train(
     that is there. Policies that predict the actions of the `held_out` episodes (if not given, of the data) no better
     than a constant action are warned of.
     """
+    algorithm = algorithm or BC()
+    check_training(algorithm, seeds, seed)
     if run is None:
         policies = train_together([data], algorithm, seeds, seed)[0]
-    else:
-        policies = _train_in(run, data, algorithm or BC(), seeds, seed)
-    errors = compare_with_constant(policies, data, held_out)
-    if run is not None:
-        run.write_json("action-error", errors)
-    return policies
+        compare_with_constant(policies, data, held_out)
+        return policies
+    facts = source_facts(data)
+    job = {**settings(algorithm), "seeds": seeds, "seed": seed, "fingerprint": facts.pop("fingerprint")}
+    run.keep_job(job, **facts, top=1.0, hold_out=0.0)
+    run.write_json("data", json.loads(metadata.to_json(data.metadata)))
+    return _train_in(run, data, algorithm, seeds, seed, held_out)
 
 
 def train_together(
@@ -138,14 +142,13 @@ def train_run(
     known = data.metadata.evaluation_environment or data.metadata.environment
     hold_out = hold_out if hold_out is not None else 0.0 if known else HELD_OUT
     learned, held_out = split_episodes(data, top, hold_out)
-    if source is None:
-        source = {"source": data.metadata.source or data.metadata.name, "mean_return": float(data.returns.mean())}
+    source = source_facts(data) if source is None else source
     config = {**settings(algorithm), **source, "top": top, "hold_out": hold_out, "seeds": seeds, "seed": seed}
     run = Run.start(folder, "train", config, resume=resume)
     if note := note_on_stitched(data, algorithm):
         logger.info(note)
     run.write_json("data", json.loads(metadata.to_json(data.metadata)))
-    train(learned, algorithm, seeds, seed, run=run, held_out=held_out)
+    _train_in(run, learned, algorithm, seeds, seed, held_out)
     return run
 
 
@@ -164,13 +167,22 @@ def note_on_stitched(data: Trajectories, algorithm: Algorithm) -> str | None:
     return f"{holds}; {learner} usually does better with the originals too (stitch with `keep_original=True`)"
 
 
-def _train_in(run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, seed: int) -> list[Policy]:
-    """Train in a run: the same loop, with its state and checkpoints kept."""
+def _train_in(
+    run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, seed: int, held_out: Trajectories | None
+) -> list[Policy]:
+    """Train in a run, and measure the action error."""
+    policies = _continue(run, data, algorithm, seeds, seed)
+    run.write_json("action-error", compare_with_constant(policies, data, held_out))
+    return policies
+
+
+def _continue(run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, seed: int) -> list[Policy]:
+    """Train from the state that is kept in the run: the same loop, with its state and checkpoints kept."""
     last = checkpoint(run, algorithm.steps)
     if last.exists():
         logger.info(f"{run.folder}: already trained to its last step")
         return load_policies(last)
-    numbers, config = range(seed, seed + seeds), settings(algorithm) | run.facts["config"]
+    numbers, config = range(seed, seed + seeds), settings(algorithm) | run.config
     every, marks = schedule(algorithm.steps)
     kept: TrainingData | None = None
     saved, done = time.monotonic(), None
@@ -186,7 +198,7 @@ def _train_in(run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, se
         if run.has("state"):
             state = run.read_tree("state", like=state)
             logger.info(f"{run.folder}: continuing from step {int(state.step):,}")
-        _drop_metrics_after(run, int(state.step))
+        run.drop_metrics_after(int(state.step))
         done = state
         return state
 
@@ -203,7 +215,7 @@ def _train_in(run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, se
         done = state
 
     try:
-        return train_together(
+        policies = train_together(
             [data],
             algorithm,
             seeds,
@@ -219,6 +231,9 @@ def _train_in(run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, se
             run.write_tree("state", done)
             logger.info(f"{run.folder}: stopped at step {int(done.step):,}")
         raise
+    if not last.exists():  # it was removed after training had ended
+        save_policies(policies, last)
+    return policies
 
 
 def _training_data(run: Run, algorithm: Algorithm, data: Trajectories) -> TrainingData:
@@ -227,7 +242,11 @@ def _training_data(run: Run, algorithm: Algorithm, data: Trajectories) -> Traini
         return algorithm.training_data(data)
     if not run.has("weights"):
         run.write_tensors("weights", {"weight": algorithm.weights(data)})
-    weights = run.read_tensors("weights")["weight"]
+    path = run.path("weights.safetensors")
+    with damaged(path):
+        weights = run.read_tensors("weights")["weight"]
+        if weights.shape != (data.steps,) or not np.isfinite(weights).all():
+            raise ValueError(f"weights of shape {weights.shape} for {data.steps:,} steps")
     return algorithm.training_data(data, weights)  # pyright: ignore[reportCallIssue]  # by SampleWeighted
 
 
@@ -235,9 +254,7 @@ def check_training(
     algorithm: Algorithm, seeds: int, seed: int, top: float = 1.0, hold_out: float | None = None
 ) -> None:
     """Raise for settings that make no sense."""
-    Bounds(1).check("seeds", seeds)
-    if seed < 0:
-        raise InputError(f"`seed` must not be negative, not {seed}")
+    check_seeds(seed, seeds)
     check_bounds(algorithm)
     if not 0 < top <= 1:
         raise InputError(f"`top` is a fraction, above 0 and at most 1, not {top}: 0.1 is the best tenth")
@@ -305,9 +322,3 @@ def schedule(steps: int) -> tuple[int, set[int]]:
 def checkpoint(run: Run, steps: int) -> Path:
     """Return the path of the checkpoint after this many steps."""
     return run.path(f"checkpoints/{steps:09}.safetensors")
-
-
-def _drop_metrics_after(run: Run, step: int) -> None:
-    """Drop the metrics of steps that will be taken again."""
-    kept = [line for line in run.metrics() if line["step"] <= step]
-    run.path("metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))

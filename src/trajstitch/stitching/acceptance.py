@@ -19,7 +19,7 @@ from trajstitch.stitching.walk import Walks
 class Rules:
     """How jumps are chosen and rebuilt trajectories accepted."""
 
-    threshold: float = 0.1
+    threshold: Annotated[float, Bounds()] = 0.1
     """Share of the old return's size that a rebuilt trajectory must gain to be accepted (the paper's p̃). Larger accepts
     fewer."""
     value_test: bool = True

@@ -56,7 +56,10 @@ def plan_with_capacity(
     rebuilt, proposed = np.zeros(len(data), bool), np.zeros(len(data), bool)
     jumps = np.zeros(len(data), int)
     order = np.random.default_rng(0).permutation(len(data))
-    parts = [*np.array_split(order, config.parts), *np.array_split(order, RETRY_PARTS)]
+    parts = [
+        *np.array_split(order, min(config.parts, len(order))),
+        *np.array_split(order, min(RETRY_PARTS, len(order))),
+    ]
     with progress("plan", len(parts), "parts") as advance:
         for part in parts:
             visits = count_visits(result)

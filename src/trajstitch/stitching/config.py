@@ -11,7 +11,7 @@ from trajstitch.data import environments
 from trajstitch.data.column_roles import ColumnRoles, column_names, find_roles
 from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.errors import InputError, did_you_mean
-from trajstitch.learning.bounds import Bounds
+from trajstitch.learning.bounds import Bounds, check_seeds
 from trajstitch.models.forward import ForwardDynamics
 from trajstitch.models.inverse import InverseDynamics
 from trajstitch.models.reward import GenerativeReward, RegressionReward
@@ -109,9 +109,10 @@ class StitchConfig:
         return replace(self, neighbours=self.neighbours.for_task(task))
 
     def check_seeds(self, seeds: Sequence[int]) -> None:
-        """Raise if several seeds that share their models would all give the same data."""
+        """Raise if several seeds that share their models would all give the same data, or are no seeds."""
         if not seeds:
             raise InputError("`seeds` must be at least 1, not 0")
+        check_seeds(seeds[0], max(len(seeds), self.stitchings))
         if len(seeds) > 1 and self.stitchings > 1:
             raise InputError(
                 "`seeds` makes several data sets that share their models, `stitchings` one data set with several "

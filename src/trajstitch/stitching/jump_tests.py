@@ -135,7 +135,7 @@ class Likelihood:
 
     dynamics: Dynamics = field(default_factory=Dynamics)
     """The ensemble for p(s'|s)."""
-    margin: float | None = 0.0
+    margin: Annotated[float, Bounds()] | None = 0.0
     """How far a jump's lowest log-likelihood may fall below the mean log-likelihood of the step it replaces, in nats.
     Larger lets more jumps through; the paper's is 0; None scores jumps without testing them."""
 

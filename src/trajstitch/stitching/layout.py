@@ -1,9 +1,22 @@
-"""Where the folder of a `trajstitch stitch` run has the files of a seed; `pipeline` says which files these are."""
+"""The folder of a stitching's run: where the files of a seed are, and what is read from them.
 
-from typing import NamedTuple
+`pipeline` says which files these are. A file may be damaged, or copied from another run: what is read is checked.
+"""
 
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trajstitch import formats
+from trajstitch.data import ragged
+from trajstitch.data.source_facts import source_facts
+from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
-from trajstitch.storage.runs import Run
+from trajstitch.stitching.acceptance import Summary
+from trajstitch.stitching.config import StitchConfig
+from trajstitch.stitching.graph import StitchGraph
+from trajstitch.storage.runs import Run, damaged
 
 
 class Place(NamedTuple):
@@ -17,12 +30,69 @@ class Place(NamedTuple):
 
 def place(run: Run, seed: int | None = None) -> Place:
     """Return where the files of a seed are; the first seed's if not given."""
-    config = run.facts["config"]
-    first, seeds = config["seed"], config.get("seeds", 1)
-    stitchings = config["stitching"].get("stitchings", 1)
+    first, seeds = run.fact("seed", int), run.fact("seeds", int)
+    stitchings = run.fact("stitching", dict).get("stitchings", 1)
     seed, last = first if seed is None else seed, first + max(seeds, stitchings) - 1
     if not first <= seed <= last:
-        raise InputError(f"{run.folder}: holds no seed {seed}; the seeds are {first} to {last}")
+        known = f"the seeds are {first} to {last}" if last > first else f"its seed is {first}"
+        raise InputError(f"{run.folder}: holds no seed {seed}; {known}")
     if stitchings > 1:
         return Place(f"stitching-{seed}/", f"stitching-{seed}/")
     return Place("", f"seed-{seed}/" if seeds > 1 else "")
+
+
+def keep_job(run: Run, data: Trajectories, config: StitchConfig, seed: int, seeds: int) -> None:
+    """Record which data, config and seeds a run is for; raise if it is for others."""
+    facts = source_facts(data)
+    tests = {name: f"{type(test).__module__}:{type(test).__qualname__}" for name, test in config.tests.items()}
+    job = {"fingerprint": facts.pop("fingerprint"), "seed": seed, "seeds": seeds}
+    run.keep_job(job | {"stitching": asdict(config), "jump_tests": tests}, **facts)
+
+
+def read_graph(run: Run, where: str, data: Trajectories) -> StitchGraph:
+    """Return the graph kept in a run; raise if it isn't one of this data."""
+    path = run.path(f"{where}graph.safetensors")
+    graph = StitchGraph.load(path)
+    nodes, edges = len(data.observations), len(graph.edges)
+    with damaged(path):
+        by_node = (graph.episode, graph.last, graph.terminal, *graph.logged.values())
+        by_edge = (*graph.edges.arrays().values(), graph.by_successor, graph.by_neighbour)
+        index, offsets = graph.neighbours.index, graph.neighbours.offsets
+        fits = (
+            all(len(array) == nodes for array in by_node)
+            and all(len(array) == edges for array in by_edge)
+            and np.array_equal(graph.episode, ragged.owners(data.lengths + 1))
+            and len(offsets) == nodes + 1
+            and offsets[-1] == len(index)
+            and all(_within(array, nodes) for array in (index, graph.edges.source, graph.edges.target))
+        )
+        if not fits:
+            raise ValueError("it is the graph of other data")
+    return graph
+
+
+def read_result(run: Run, where: str, data: Trajectories) -> tuple[Trajectories, list[dict[str, Any]]]:
+    """Return the stitched data kept in a run, and what each pass did; raise if it isn't made from this data."""
+    path = run.path(f"{where}passes.json")
+    stored = run.read_json(f"{where}passes", list)
+    with damaged(path):
+        passes = [asdict(Summary(**one)) for one in stored]
+        if not all(isinstance(value, int | float) for one in passes for value in one.values()):
+            raise TypeError("what a pass did is no number")
+    path = run.path(f"{where}result.npz")
+    with damaged(path, f"remove it and {where}passes.json to make them again"):
+        found = formats.load(f"npz:{path}")
+        origin = found.provenance
+        fits = (
+            origin is not None
+            and (found.observation_size, found.action_size) == (data.observation_size, data.action_size)
+            and _within(origin.source_episode, len(data))
+            and bool(((origin.source_step >= 0) & (origin.source_step < data.lengths[origin.source_episode])).all())
+        )
+        if not fits:
+            raise ValueError("it was not made from this data")
+    return found, passes
+
+
+def _within(index: np.ndarray, count: int) -> bool:
+    return not len(index) or (int(index.min()) >= 0 and int(index.max()) < count)

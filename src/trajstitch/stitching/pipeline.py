@@ -24,23 +24,22 @@ import numpy as np
 from jaxtyping import Array, Key, PRNGKeyArray
 
 from trajstitch import formats
-from trajstitch.data.column_roles import ColumnRoles, column_names
+from trajstitch.data.column_roles import column_names
 from trajstitch.data.normalise import rescale_for_float32
 from trajstitch.data.stitch_record import StitchRecord
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.errors import InputError
-from trajstitch.learning.bounds import check_bounds
+from trajstitch.learning.bounds import check_bounds, check_seeds
 from trajstitch.learning.fit_report import FitReport
-from trajstitch.models.inverse import fit_inverse
-from trajstitch.models.reward import fit_reward
 from trajstitch.progress import logger
 from trajstitch.stitching import gate
 from trajstitch.stitching.config import Preset, StitchConfig, preset
+from trajstitch.stitching.fit_models import fit_model, model_of, untrained_models
 from trajstitch.stitching.graph import EdgeScorer, Models, StitchGraph, build_graph
 from trajstitch.stitching.improve import Progress, StitchingTask, improve_together
+from trajstitch.stitching.layout import keep_job, read_graph, read_result
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.result import assemble
-from trajstitch.storage.runs import Run
+from trajstitch.storage.runs import Run, damaged
 from trajstitch.storage.tensors import read_tensors, under
 
 T = TypeVar("T")
@@ -150,8 +149,11 @@ def stitch_together(jobs: Sequence[StitchJob]) -> list[list[Stitched]]:
     stitchings are made one after the other, so that one graph of each job is held at a time.
     """
     for job in jobs:
+        check_seeds(job.seed, job.seeds)
         check_bounds(job.config)
         job.config.check_seeds(job.numbers)
+        if job.run is not None:
+            keep_job(job.run, job.data, job.config, job.seed, job.seeds)
     stitchings = max((job.config.stitchings for job in jobs), default=1)
     rounds = []
     for number in range(stitchings):
@@ -231,7 +233,8 @@ class Stages:
         self.models_key = split_key(job.seed)[0]
         self.seconds: dict[str, float] = {}
         if self.run is not None and self.run.has("seconds"):
-            self.seconds = self.run.read_json("seconds")
+            with damaged(self.run.path("seconds.json")):
+                self.seconds = {stage: float(took) for stage, took in self.run.read_json("seconds").items()}
         self._memory: dict[str, Any] = {}
 
     def _kept(self, name: str, make: Callable[[], T], read: Callable[[Run], T], write: Callable[[Run, T], None]) -> T:
@@ -276,7 +279,7 @@ class Stages:
         order = [first, "inverse", "reward", *others]
         keys = dict(zip(order, jax.random.split(self.models_key, len(order)), strict=True))
         like = untrained_models(self.config, self.data, self.models_key)
-        found = {name: self._fitted(name, keys[name], _model(like, name)) for name in order}
+        found = {name: self._fitted(name, keys[name], model_of(like, name)) for name in order}
         for _, report in found.values():
             logger.info(str(report))
         tests = {name: found[name][0] for name in self.config.tests}
@@ -286,8 +289,10 @@ class Stages:
         """Return one model, fitted or read; in a run it is kept as soon as it is fitted, until all are."""
         file = f"model-{name}"
         if self.run is not None and self.run.has(file):
-            _, facts = read_tensors(self.run.path(f"{file}.safetensors"))
-            return self.run.read_tree(file, like), FitReport(**json.loads(facts["report"]))
+            path = self.run.path(f"{file}.safetensors")
+            _, facts = read_tensors(path)
+            with damaged(path):
+                return self.run.read_tree(file, like), FitReport(**json.loads(facts["report"]))
         model, report = fit_model(self.config, name, self.recorded, key, self.roles)
         if self.run is not None:
             self.run.write_tree(file, model, report=json.dumps(asdict(report)))
@@ -300,8 +305,9 @@ class Stages:
 
     def _read_models(self, run: Run) -> tuple[Models, list[FitReport]]:
         models = run.read_tree("models", like=untrained_models(self.config, self.data, self.models_key))
-        _, facts = read_tensors(run.path("models.safetensors"))
-        return models, [FitReport(**report) for report in json.loads(facts["reports"])]
+        _, facts = read_tensors(path := run.path("models.safetensors"))
+        with damaged(path):
+            return models, [FitReport(**report) for report in json.loads(facts["reports"])]
 
     def _write_models(self, run: Run, found: tuple[Models, list[FitReport]]) -> None:
         run.write_tree("models", found[0], reports=json.dumps([asdict(report) for report in found[1]]))
@@ -322,7 +328,7 @@ class Stages:
         return self._kept(
             "graph",
             lambda: build_graph(self.data, self.scorer(), self.config.neighbours),
-            lambda run: StitchGraph.load(run.path("graph.safetensors")),
+            lambda run: read_graph(run, "", self.data),
             lambda run, graph: graph.save(run.path("graph.safetensors")),
         )
 
@@ -340,14 +346,12 @@ class Stages:
             return [Progress(Paths.of(self.data))] * self.job.seeds
         file = self.run.path("progress.safetensors")
         tensors, facts = read_tensors(file)
-        try:
+        with damaged(file):
             summaries = json.loads(facts["summaries"])
             found = [
                 Progress.of(under(tensors, f"{seed}/"), own, self.data, self.config, str(file))
                 for seed, own in zip(self.job.numbers, summaries, strict=True)
             ]
-        except (KeyError, ValueError, TypeError) as error:
-            raise InputError(f"{file}: not the progress of passes ({error}): remove it to start again") from error
         logger.info(f"{self.run.folder}: resuming after pass {len(found[0].summaries)}")
         return found
 
@@ -391,32 +395,8 @@ class Stages:
         if "results" not in self._memory:
             run = self.run
             assert run is not None
-            self._memory["results"] = [
-                (formats.load(f"npz:{run.path(f'{where}result.npz')}"), run.read_json(f"{where}passes"))
-                for where in self.places
-            ]
+            self._memory["results"] = [read_result(run, where, self.job.data) for where in self.places]
         return self._memory["results"]
-
-
-def fit_model(
-    config: StitchConfig, name: str, data: Trajectories, key: PRNGKeyArray, roles: ColumnRoles
-) -> tuple[Any, FitReport]:
-    """Fit one of the models that stitching needs: `inverse`, `reward`, or a jump test's by the test's name."""
-    if name == "inverse":
-        return fit_inverse(config.inverse, data, key)
-    if name == "reward":
-        return fit_reward(config.reward, data, key)
-    return config.tests[name].fit(data, key, roles)
-
-
-def untrained_models(config: StitchConfig, data: Trajectories, key: PRNGKeyArray) -> Models:
-    """Return models of the shapes that fitting gives, to read trained ones into."""
-    tests = {name: test.untrained(data, key) for name, test in config.tests.items()}
-    return Models(config.inverse.init(key, data), config.reward.untrained(key, data), tests)
-
-
-def _model(models: Models, name: str) -> Any:
-    return models.tests[name] if name in models.tests else getattr(models, name)
 
 
 def _improve(several: Sequence[Stages]) -> None:

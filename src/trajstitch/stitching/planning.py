@@ -38,8 +38,8 @@ from trajstitch.stitching.rewards import PlanRewards
 class Plan:
     """How values are planned, and how many trajectories may share a state."""
 
-    discount: Annotated[float, Bounds(0, 1)] = 0.99
-    """Discount γ of a reward one step later. Larger plans further ahead."""
+    discount: Annotated[float, Bounds(0, below=1)] = 0.99
+    """Discount γ of a reward one step later, below 1. Larger plans further ahead."""
     pessimism: Annotated[float, Bounds(0)] = 1.0
     """Price of a jump, in units of its predicted error times the slope of returns. Larger makes fewer jumps."""
     predicted_rewards: bool = True

@@ -1,11 +1,12 @@
 """A run: a folder with a job's config, versions, metrics, models and results, from which the job can resume.
 
-    run.json        the job's kind, config and command; versions and machine; the run folder's format
+    run.json        the job's kind, config and command; versions and machine; the run folder's format; what the job
+                    depends on, such as the data's fingerprint
     metrics.jsonl   one JSON object per line, appended while the job runs
     *.json          results and finished stages
     *.safetensors   models, training states and graphs
 
-Everything but the metrics is written whole or not at all: if a stage's file exists, the stage is done.
+Everything but a new line of the metrics is written whole or not at all: if a stage's file exists, the stage is done.
 """
 
 import importlib.metadata
@@ -15,6 +16,8 @@ import platform
 import shlex
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,7 +32,11 @@ RUN_FORMAT = 2
 
 PACKAGES = ("trajstitch", "jax", "numpy", "gymnasium", "mujoco", "minari")
 
+REMOVE = "remove it to make it again"
+"""What to do about a damaged file of a run."""
+
 AnyRun = TypeVar("AnyRun", bound="Run")
+T = TypeVar("T")
 
 
 class Run:
@@ -60,12 +67,10 @@ class Run:
             if not resume:
                 raise InputError(f"{folder} exists already: continue it with `resume=True`, or choose another `run`")
             run = cls.open(folder, kind)
-            for name in {**run.facts["config"], **config}:
-                before, now = run.facts["config"].get(name), config.get(name)
-                if before != now:
-                    raise InputError(
-                        f"{folder} was started with {name} = {before}, not {now}: it can't resume with another config"
-                    )
+            if (other := _difference(run.facts["config"], config)) is not None:
+                raise InputError(
+                    f"{folder} was started with {other}: resume it with the same settings, or choose another `run`"
+                )
             return run
         facts = {
             "format": RUN_FORMAT,
@@ -86,11 +91,37 @@ class Run:
         if not (folder / "run.json").is_file():
             raise InputError(f"{folder}: not the folder of a run (it holds no run.json)")
         run = cls(folder, {})
-        run.facts = run.read_json("run")
+        run.facts = run.read_json("run", advice="start a new run")
         _require_format(run.facts, folder)
+        for name in ("config", "job"):
+            if not isinstance(run.facts.get(name, {} if name == "job" else None), dict):
+                raise InputError(f"{folder / 'run.json'}: holds no {name}: start a new run")
         if kind is not None and run.facts.get("kind") != kind:
             raise InputError(f"{folder}: is a {run.facts.get('kind')!r} run, but a {kind!r} run is needed")
         return run
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What the job depends on: as given to `start`, and as `keep_job` has recorded it."""
+        return {**self.facts["config"], **self.facts.get("job", {})}
+
+    def fact(self, name: str, kind: type[T] | tuple[type, ...]) -> T:
+        """Return a part of the config; raise if it is missing or of another kind."""
+        value = self.config.get(name)
+        if not isinstance(value, kind):
+            raise InputError(f"{self.folder / 'run.json'}: its config has no usable {name!r}: start a new run")
+        return value  # pyright: ignore[reportReturnType]
+
+    def keep_job(self, job: dict[str, Any], **others: Any) -> None:
+        """Record what this run's job is; raise if the run already holds another job. `others` are only recorded."""
+        job = json.loads(json.dumps(job, default=str))
+        before = self.facts.get("job")
+        if before is None:
+            others = {name: value for name, value in others.items() if name not in self.facts["config"]}
+            self.facts = {**self.facts, "job": {**job, **others}}
+            self.write_json("run", self.facts)
+        elif (other := _difference({name: before.get(name) for name in job}, job)) is not None:
+            raise InputError(f"{self.folder} holds another job, with {other}: choose another `run`")
 
     def path(self, name: str) -> Path:
         return self.folder / name
@@ -101,25 +132,39 @@ class Run:
             file.write(json.dumps(metrics) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the metrics so far, without a line that a killed job left half-written."""
+        """Return the metrics so far, without lines that are damaged, such as one left half-written by a killed job."""
         if not self.path("metrics.jsonl").exists():
             return []
-        lines = self.path("metrics.jsonl").read_text().split("\n")
-        return [json.loads(line) for line in lines[:-1] if line.endswith("}")]
+        found = []
+        for line in self.path("metrics.jsonl").read_text(errors="replace").split("\n")[:-1]:
+            with suppress(ValueError, RecursionError):
+                value = json.loads(line)
+                if isinstance(value, dict):
+                    found.append(value)
+        return found
+
+    def drop_metrics_after(self, step: int) -> None:
+        """Drop the metrics of steps that will be taken again, and those of no step."""
+        steps = ((line.get("step"), line) for line in self.metrics())
+        kept = [line for at, line in steps if isinstance(at, int) and at <= step]
+        with replacing(self.path("metrics.jsonl"), force=True) as fresh:
+            fresh.write_text("".join(json.dumps(line) + "\n" for line in kept))
 
     def has(self, name: str) -> bool:
         """Return whether a stage's JSON or tensors exist."""
         return any(self.path(f"{name}.{ending}").exists() for ending in ("json", "safetensors"))
 
     def write_json(self, name: str, value: Any) -> None:
-        with replacing(self.path(f"{name}.json"), force=True) as fresh:
-            fresh.write_text(json.dumps(value, indent=1) + "\n")
+        write_json(self.path(f"{name}.json"), value)
 
-    def read_json(self, name: str) -> Any:
-        try:
-            return json.loads(self.path(f"{name}.json").read_text())
-        except (OSError, ValueError) as error:
-            raise InputError(f"{self.path(f'{name}.json')}: can't be read ({error})") from error
+    def read_json(self, name: str, kind: type[T] = dict, advice: str = REMOVE) -> T:
+        """Return a file's value, of this kind; `advice` says what to do if it is damaged."""
+        path = self.path(f"{name}.json")
+        with damaged(path, advice):
+            value = json.loads(path.read_text())
+            if not isinstance(value, kind):
+                raise TypeError(f"holds no {'object' if kind is dict else kind.__name__}")
+        return value
 
     def write_tensors(self, name: str, tensors: dict[str, np.ndarray], **facts: str) -> None:
         save_tensors(tensors, self.path(f"{name}.safetensors"), facts)
@@ -134,6 +179,40 @@ class Run:
     def read_tree(self, name: str, like: Any) -> Any:
         """Return the pytree saved as `name`; `like` has its structure and shapes."""
         return tree_from(self.read_tensors(name), like, str(self.path(f"{name}.safetensors")))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON, whole or not at all."""
+    with replacing(path, force=True) as fresh:
+        fresh.write_text(json.dumps(value, indent=1) + "\n")
+
+
+@contextmanager
+def damaged(path: Path, advice: str = REMOVE) -> Iterator[None]:
+    """Raise an InputError that names the file, and `advice`, if what is read within is not as it was written."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError, RecursionError) as error:
+        reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise InputError(f"{path}: is damaged or belongs to another job ({reason}): {advice}") from error
+
+
+def _difference(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> str | None:
+    """Return the first setting that differs, as "NAME = BEFORE, not NOW", with a dotted path for nested ones."""
+    for name in {**before, **now}:
+        old, new = before.get(name), now.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            if (found := _difference(old, new, f"{prefix}{name}.")) is not None:
+                return found
+        elif old != new:
+            return f"{prefix}{name} = {_short(old)}, not {_short(new)}"
+    return None
+
+
+def _short(value: Any) -> str:
+    return f"{value}" if len(f"{value}") < 60 else f"{f'{value}'[:50]} ..."
 
 
 def _require_format(facts: dict[str, Any], folder: Path) -> None:
@@ -174,7 +253,7 @@ def tree_from(tensors: dict[str, np.ndarray], like: Any, where: str) -> Any:
             return old
         name = jax.tree_util.keystr(path)
         if name not in tensors or tensors[name].shape != np.shape(_raw(old)):
-            raise InputError(f"{where}: {name} doesn't fit this config")
+            raise InputError(f"{where}: {name} doesn't fit this config and data: {REMOVE}")
         fresh = jnp.asarray(tensors[name])
         return jax.random.wrap_key_data(fresh) if _is_key(old) else fresh
 
