@@ -76,8 +76,9 @@ def reduced(config: Any) -> Any:
         return config
     small: dict[str, Any] = {"steps": STEPS, "value_steps": STEPS, "patience": STEPS, "hidden": (32, 32)}
     found = {item.name: getattr(config, item.name) for item in fields(config)}
+    gates = ("quality", "min_predictability")  # of versions before the plan counted with predicted rewards
     changed = {
-        name: small[name] if name in small else 0.0 if name in ("quality", "min_predictability") else reduced(value)
+        name: small[name] if name in small else 0.0 if name in gates else reduced(value)
         for name, value in found.items()
     }
     if changed.get("margin") == 0:

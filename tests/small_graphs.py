@@ -14,7 +14,6 @@ def logged(
     actions: np.ndarray | None = None,
     rewards: np.ndarray | None = None,
     terminated: np.ndarray | None = None,
-    names: list[str] | None = None,
 ) -> Trajectories:
     """Return data from states (episode, time, column) and actions and rewards, which are 0 if not given.
 
@@ -32,7 +31,7 @@ def logged(
         terminated=ended,
         truncated=last & ~ended,
         offsets=np.arange(episodes + 1) * length,
-        metadata=Metadata("small", extra={} if names is None else {"observation_names": names}),
+        metadata=Metadata("small"),
     )
 
 

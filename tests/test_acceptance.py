@@ -16,9 +16,7 @@ def episode(rewards: list[float], *, terminated: bool = False) -> Trajectories:
     return logged(states, rewards=np.array([rewards]), terminated=np.array([terminated]))
 
 
-def accepted(
-    old: Trajectories, new: Trajectories, *others: Trajectories, rules: Rules | None = None
-) -> bool:
+def accepted(old: Trajectories, new: Trajectories, *others: Trajectories, rules: Rules | None = None) -> bool:
     """Return whether a walk along the steps of `new` replaces `old`."""
     data = concatenate((old, new, *others))
     paths, graph = Paths.of(data), graph_on(data, {})

@@ -7,7 +7,7 @@ import pytest
 
 from small_graphs import logged
 from trajstitch.data.column_roles import ColumnRoles, column_names, find_roles, fixed_columns
-from trajstitch.data.trajectories import Trajectories
+from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.stitching.config import ColumnChoice
 from worlds import WORLDS
@@ -136,9 +136,7 @@ def test_where_no_action_has_a_visible_effect_nothing_is_claimed() -> None:
     assert set(found(find_roles(shuffled))) == {"controlled"}
 
 
-@pytest.mark.parametrize(
-    ("column", "role"), [(context(), "fixed"), (noise(), "irrelevant")], ids=["context", "noise"]
-)
+@pytest.mark.parametrize(("column", "role"), [(context(), "fixed"), (noise(), "irrelevant")], ids=["context", "noise"])
 def test_final_states_that_were_not_recorded_do_not_matter(column: np.ndarray, role: str) -> None:
     data = plant(column)
     rows = data.observations.copy()
@@ -155,11 +153,13 @@ def test_units_do_not_matter() -> None:
 # What the user says
 
 
-NAMED = replace(plant(noise(), context()), metadata=logged(np.zeros((1, 2, 3)), names=["level", "wind", "goal"]).metadata)
+NAMED = replace(
+    plant(noise(), context()), metadata=logged(np.zeros((1, 2, 3)), names=["level", "wind", "goal"]).metadata
+)
 
 
 def test_columns_are_chosen_by_name_and_by_number() -> None:
-    assert column_names(NAMED) == ["level", "wind", "goal"]
+    assert column_names(NAMED) == NAMES
     for choice in (ColumnChoice(("wind",), ("level",)), ColumnChoice(("1",), ("0",))):
         assert found(choice.roles(NAMED)) == {"fixed": [1], "exogenous": [0], "controlled": [2]}
 
@@ -171,7 +171,7 @@ def test_data_without_names_has_columns_by_number() -> None:
 
 
 def test_a_name_comes_before_a_number() -> None:
-    data = replace(NAMED, metadata=logged(np.zeros((1, 2, 3)), names=["2", "1", "0"]).metadata)
+    data = replace(NAMED, metadata=Metadata("numbers", extra={"observation_names": ["2", "1", "0"]}))
     assert found(ColumnChoice(fixed=("2",)).roles(data))["fixed"] == [0]
 
 

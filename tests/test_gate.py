@@ -18,7 +18,7 @@ NAMES = np.array(["level", "price", "goal"])
 
 
 def roles(fixed: str = "", exogenous: str = "") -> ColumnRoles:
-    return ColumnRoles(NAMES == fixed, NAMES == exogenous, np.zeros(3, bool))
+    return ColumnRoles(fixed == NAMES, exogenous == NAMES, np.zeros(3, bool))
 
 
 def with_column(column: np.ndarray) -> Trajectories:

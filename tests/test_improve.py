@@ -57,7 +57,7 @@ def test_a_task_that_is_behind_the_others_catches_up():
 def test_passes_share_one_compiled_loop():
     from trajstitch.learning.fit import _chunk
 
-    data = collect(episodes=36, length=30)
+    data = collect(episodes=35, length=30)
     programs, steps = [], []
 
     def after_pass(several):

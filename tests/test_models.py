@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from point import NOISE, SPREAD, collect
+from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.data.trajectories import Trajectories, concatenate
 from trajstitch.data.transitions import hold_out
 from trajstitch.learning.fit import member
 from trajstitch.models.dynamics import Dynamics, fit_dynamics
+from trajstitch.models.fitting import FEWEST_STEPS, limited
 from trajstitch.models.forward import ForwardDynamics, fit_forward, score_all_steps
 from trajstitch.models.inverse import InverseDynamics, fit_inverse
-from trajstitch.models.reward import GenerativeReward, RegressionReward, fit_reward
+from trajstitch.models.reward import GenerativeReward, RegressionReward, crossed, fit_reward, halves, predict_rewards
 from trajstitch.models.value import TwinValue, fit_value, ranking, values
 
 KEY = jax.random.key(0)
@@ -71,10 +73,11 @@ def test_inverse_dynamics_find_the_action_within_its_bounds(data):
 
 def test_regression_reward_learns_the_reward(data):
     config = RegressionReward(hidden=(32,), steps=1000, learning_rate=5e-3)
-    model, report = fit_reward(config, data, KEY)
+    models, report = fit_reward(config, data, KEY)
     assert report.beats_baseline
     assert report.metrics["R²"] > 0.98
-    assert model(*(jnp.zeros((3, 2)),) * 3).shape == (3,)
+    step = (np.zeros((3, 2)), np.zeros((3, 2)), np.zeros((3, 2)), np.zeros(3, bool))
+    assert predict_rewards(models, *step).shape == (2, 3)
 
 
 def test_generative_reward_learns_the_reward(data):
@@ -176,3 +179,118 @@ def test_constant_reward_is_learned_unless_there_is_none(data, reward, learned):
     constant = replace(data, rewards=np.full(data.steps, reward))
     _, report = fit_reward(RegressionReward(hidden=(32,), steps=1500, learning_rate=3e-3), constant, jax.random.key(0))
     assert report.beats_baseline is learned
+
+
+# Columns that actions don't control
+
+
+FORWARD = ForwardDynamics(members=2, hidden=(32,), steps=1000, learning_rate=1e-2)
+
+
+def beside(data: Trajectories, *columns: np.ndarray) -> Trajectories:
+    return replace(data, observations=np.column_stack((data.observations, *columns)).astype(np.float32))
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1e-4, 1e6])
+def test_a_context_in_any_unit_does_not_keep_the_forward_model_from_learning(data, unit):
+    goal = unit * np.repeat(np.arange(len(data)) % 3, data.lengths + 1)
+    fixed = np.array([False, False, True])
+    models, report = fit_forward(FORWARD, beside(data, goal), KEY, ColumnRoles(fixed, ~fixed & fixed, ~fixed & fixed))
+    assert report.beats_baseline
+    assert report.metrics["R²"] > 0.8
+    np.testing.assert_allclose(models.weight, [1, 1, 0], atol=0.2)
+
+
+def test_a_column_of_noise_has_no_weight(data):
+    noisy = beside(data, np.random.default_rng(3).normal(size=len(data.observations)))
+    models, report = fit_forward(FORWARD, noisy, KEY)
+    assert (np.asarray(models.weight[:2]) > 0.7).all()
+    assert models.weight[2] < 0.1
+    assert report.beats_baseline
+
+
+def test_an_exogenous_column_is_marked_and_has_no_weight(data):
+    course = np.cumsum(np.random.default_rng(3).normal(size=len(data.observations)))
+    exogenous = np.array([False, False, True])
+    roles = ColumnRoles(~exogenous & exogenous, exogenous, ~exogenous & exogenous)
+    models, _ = fit_forward(FORWARD, beside(data, course), KEY, roles)
+    assert np.asarray(models.exogenous).tolist() == [0, 0, 1]
+    assert models.weight[2] == 0
+
+
+def test_what_is_usual_is_the_median_error_of_logged_steps(data):
+    models, report = fit_forward(FORWARD, data, KEY)
+    assert float(models.usual) == pytest.approx(report.metrics["median_consistency"])
+    rows = data.state_rows
+    scores = score_all_steps(models, data.observations[rows], data.actions, data.observations[rows + 1])
+    assert float(np.median(scores.relative)) == pytest.approx(float(models.usual), rel=0.3)
+
+
+# Rewards of steps that a model has not seen
+
+
+BY_HEART = RegressionReward(hidden=(64, 64), steps=1000, learning_rate=1e-2)
+
+
+@pytest.fixture(scope="module")
+def by_heart(noise):
+    """A reward model that had the time to learn noise by heart."""
+    models, _ = fit_reward(BY_HEART, noise, KEY)
+    rows = noise.state_rows
+    steps = (noise.observations[rows], noise.actions, noise.observations[rows + 1], noise.terminated)
+    return predict_rewards(models, *steps), halves(noise)
+
+
+def correlation(found, noise):
+    return float(np.corrcoef(found, noise.rewards)[0, 1])
+
+
+def test_a_step_is_predicted_by_the_member_that_has_not_seen_it(by_heart, noise):
+    found, half = by_heart
+    other = crossed(found, half)
+    for own in range(2):
+        np.testing.assert_array_equal(other[half == own], found[1 - own][half == own])
+
+
+def test_noise_of_a_step_does_not_leak_into_its_prediction(by_heart, noise):
+    found, half = by_heart
+    assert correlation(found[half, np.arange(noise.steps)], noise) > 0.3, "it must know it by heart"
+    assert abs(correlation(crossed(found, half), noise)) < 0.08
+
+
+def test_halves_are_of_whole_episodes(noise):
+    half = halves(noise)
+    for episode in range(len(noise)):
+        assert len(set(half[noise.episode_of_step == episode].tolist())) == 1
+    assert 0.4 < half.mean() < 0.6
+    few = noise[np.arange(3)]
+    assert 0.4 < halves(few).mean() < 0.6
+
+
+def test_regression_reward_keeps_the_parameters_that_did_best_on_the_other_half(noise):
+    brief, long = (fit_reward(replace(BY_HEART, steps=steps), noise, KEY)[1].metrics for steps in (1000, 2000))
+    assert long["reward_error"] <= brief["reward_error"] * (1 + 1e-6)
+
+
+def test_a_reward_at_an_end_is_told_from_others(data):
+    """Where an episode terminates, 10 is paid, anywhere."""
+    last = data.last_of_episode & (data.episode_of_step % 2 == 0)
+    ending = replace(data, terminated=last, rewards=np.where(last, 10, 0).astype(np.float32))
+    models, report = fit_reward(RegressionReward(hidden=(32,), steps=1000, learning_rate=5e-3), ending, KEY)
+    assert report.metrics["R²"] > 0.9
+    step = tuple(np.zeros((1, 2)) for _ in range(3))
+    assert predict_rewards(models, *step, np.array([True])).mean() == pytest.approx(10, abs=1)
+    assert predict_rewards(models, *step, np.array([False])).mean() == pytest.approx(0, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "epochs", "steps"),
+    [(1_000, 10, FEWEST_STEPS), (100_000, 10, 4_000), (10**7, 10, 50_000), (1_000, None, 50_000)],
+)
+def test_epochs_limit_the_steps_of_small_data(rows, epochs, steps):
+    for config in (RegressionReward, ForwardDynamics, InverseDynamics):
+        assert limited(config(steps=50_000, epochs=epochs, batch_size=256), rows).steps == steps
+
+
+def test_epochs_never_add_steps():
+    assert limited(RegressionReward(steps=100, epochs=1000), 10**6).steps == 100

@@ -143,7 +143,7 @@ def to_each_successor(data: Trajectories, length: int) -> list[tuple[int, int]]:
 def lucky() -> tuple[Trajectories, StitchGraph, EdgeScorer]:
     """Fifty times the same ten steps, each paid 0.5 and noise."""
     data = along_a_line(0.5 + np.random.default_rng(2).normal(size=(50, 10)))
-    config = RegressionReward(hidden=(16,), steps=500, learning_rate=3e-3)
+    config = RegressionReward(hidden=(16,), steps=300, learning_rate=1e-3)
     fitted = Models(models().inverse, fit_reward(config, data, jax.random.key(0))[0], models().tests)
     made = EdgeScorer(fitted, jump_tests(), data)
     pairs = to_each_successor(data, 10)
@@ -162,7 +162,7 @@ def test_noise_in_rewards_is_not_bought(lucky) -> None:
         for rewards in (None, PlanRewards.of(data, graph, made))
     ]
     assert promised[0] > 2 * usual
-    assert promised[1] == pytest.approx(usual, rel=0.35)
+    assert abs(promised[1] - usual) < 0.15 * (promised[0] - usual)
 
 
 def test_a_lucky_episode_is_not_preferred(lucky) -> None:
@@ -174,7 +174,7 @@ def test_a_lucky_episode_is_not_preferred(lucky) -> None:
 
 
 def test_a_logged_outcome_that_was_not_expected_pays_as_a_jump_does() -> None:
-    data = along_a_line(np.tile(np.arange(5.0), (4, 1)))
+    data = along_a_line(np.random.default_rng(3).normal(size=(4, 5)))
     surprise = np.zeros(len(data.observations))
     surprise[7] = 2.0
     graph = graph_on(data, {}, error=surprise)

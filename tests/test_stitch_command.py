@@ -57,26 +57,76 @@ def test_every_stage_is_kept_and_nothing_is_done_twice(source, tmp_path, capsys,
     assert trajstitch.load(target).equals(first)
 
 
-def test_unpredictable_data_is_saved_as_it_was(source, tmp_path, capsys):
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    """The point's log as a table with names, with a goal of its own in every episode and the wind beside it."""
+    data = collect(episodes=40, length=30)
+    episode = np.repeat(np.arange(len(data)), data.lengths)
+    states = data.observations[data.state_rows]
+    wind = np.random.default_rng(0).normal(size=data.steps)
+    last = data.last_of_episode
+    columns = (episode, *states.T, episode / 7, wind, *data.actions.T, data.rewards, data.terminated, last)
+    rows = [",".join(f"{float(value):.9g}" for value in row) for row in zip(*columns, strict=True)]
+    header = "episode,obs_x,obs_y,obs_goal,obs_wind,action_x,action_y,reward,terminated,truncated"
+    (tmp_path / "log.csv").write_text("\n".join((header, *rows)) + "\n")
+    return f"table:{tmp_path}/log.csv"
+
+
+def test_data_that_is_left_unchanged_is_saved_as_it_was(table, tmp_path, capsys):
     run, target = tmp_path / "run", f"npz:{tmp_path}/better.npz"
-    assert stitch(source, target, run, "--min-predictability", "1", "--json") == 0
+    assert stitch(table, target, run, "--json") == 0
     printed = capsys.readouterr()
     facts = json.loads(printed.out)
-    assert "states predict" in facts["unchanged_because"]
+    assert "every trajectory has a context of its own: column obs_goal" in facts["unchanged_because"]
+    assert facts["columns"] == {"fixed": ["obs_goal"], "exogenous": [], "irrelevant": ["obs_wind"]}
     assert facts["passes"] == []
     assert facts["stitched_steps"] == 0
     assert facts["before"] == facts["after"]
-    assert "the data is left unchanged: states predict" in printed.err
-    assert trajstitch.load(target).equals(trajstitch.load(source))
-    assert {path.name for path in run.iterdir()} == {
-        *("run.json", "predictability.json", "summary.json", "saved.json", "seconds.json")
-    }
-    assert stitch(source, target, run, "--min-predictability", "1", "--resume", "--force") == 0
-    assert "THE DATA IS UNCHANGED: states predict" in capsys.readouterr().out
+    assert "the data is left unchanged: every trajectory has a context of its own" in printed.err
+    assert "say which ones are with --columns.fixed" in printed.err
+    assert trajstitch.load(target).equals(trajstitch.load(table))
+    assert {path.name for path in run.iterdir()} == {"run.json", "summary.json", "saved.json"}
+    assert stitch(table, target, run, "--resume", "--force") == 0
+    printed = capsys.readouterr()
+    assert "THE DATA IS UNCHANGED: every trajectory" in printed.out
+    assert "--columns.fixed" in printed.out
     assert cli.run(["simulate", str(run)]) == 2
     said = capsys.readouterr().err
-    assert "the data was left unchanged: states predict" in said
-    assert "--min-predictability 0" in said
+    assert "the data was left unchanged: every trajectory has a context of its own" in said
+    assert "--columns.fixed" in said
+
+
+@pytest.mark.parametrize("name", ["obs_wind", "3"])
+def test_columns_are_given_by_name_or_number(table, tmp_path, capsys, name):
+    run, target = tmp_path / "run", f"npz:{tmp_path}/better.npz"
+    flags = ("--columns.fixed", "none", "--columns.exogenous", name, "--json")
+    assert stitch(table, target, run, *flags) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["columns"] == {"fixed": [], "exogenous": ["obs_wind"], "irrelevant": []}
+    assert "column obs_wind moves by chance" in facts["unchanged_because"]
+    config = json.loads((run / "run.json").read_text())["config"]["stitching"]["columns"]
+    assert (config["fixed"], config["exogenous"]) == (["none"], [name])
+
+
+def test_several_columns_are_given_after_one_flag(table, tmp_path, capsys):
+    flags = ("--columns.fixed", "obs_goal", "obs_wind", "--json")
+    assert stitch(table, f"npz:{tmp_path}/better.npz", tmp_path / "run", *flags) == 0
+    assert json.loads(capsys.readouterr().out)["columns"]["fixed"] == ["obs_goal", "obs_wind"]
+
+
+def test_column_flags_of_tables_and_of_stitching_go_together(table, tmp_path, capsys):
+    flags = ("--columns.observations", "obs_x", "obs_y", "obs_goal", "--columns.fixed", "obs_goal", "--json")
+    assert stitch(table, f"npz:{tmp_path}/better.npz", tmp_path / "run", *flags) == 0
+    assert json.loads(capsys.readouterr().out)["columns"]["fixed"] == ["obs_goal"]
+
+
+@pytest.mark.parametrize("kind", ["fixed", "exogenous"])
+def test_an_unknown_column_is_refused_before_anything_is_fitted(table, tmp_path, capsys, kind):
+    assert stitch(table, f"npz:{tmp_path}/better.npz", tmp_path / "run", f"--columns.{kind}", "obs_gaol") == 2
+    said = capsys.readouterr().err
+    assert f"--columns.{kind}: there is no observation column 'obs_gaol'" in said
+    assert "obs_goal" in said
+    assert not (tmp_path / "better.npz").exists()
 
 
 def test_one_trajectory_comes_back_as_it_was_without_training_a_model(tmp_path, capsys):

@@ -107,8 +107,12 @@ def test_presets_are_what_they_say():
     assert isinstance(paper.reward, GenerativeReward)
     assert paper.reward.steps // paper.reward.critic_steps == 100_000
     assert paper.passes == 5
-    assert (paper.plan, paper.sample_latents, paper.min_predictability) == (None, True, 0)
+    assert (paper.plan, paper.sample_latents) == (None, True)
     assert preset("paper").for_data(collect(episodes=2).metadata).neighbours == NeighbourSearch()
-    assert PRESETS["default"].plan is not None
+    for name in ("default", "quick"):
+        assert PRESETS[name].tests.keys() == {"consistency"}
+        plan = PRESETS[name].plan
+        assert plan is not None
+        assert plan.predicted_rewards
     with pytest.raises(InputError, match="the presets are paper, default, quick"):
         preset("papr")

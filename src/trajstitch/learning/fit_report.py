@@ -23,4 +23,4 @@ def explained(error: float, baseline: float, size: float = 0.01) -> float:
     Where the target is a constant, so that the baseline has no error, R² is 1 if the model's error is below a
     hundredth of the target (whose mean square is `size`), and 0 if not.
     """
-    return 1 - error / baseline if baseline > 1e-12 * size else float(error <= 1e-4 * size)
+    return 1 - error / baseline if baseline > 1e-12 * size else float(error < 1e-4 * size)

@@ -250,7 +250,8 @@ def _report(error: np.ndarray, guess: np.ndarray, data: Trajectories, steps: np.
     """Return the fit report: the model must do better than the mean, and not by the chance of a few episodes."""
     mean_error, baseline = (float(np.square(part).mean(dtype=np.float64)) for part in (error, guess))
     share = explained(mean_error, baseline, float(np.square(data.rewards[steps]).mean(dtype=np.float64)))
-    gain = np.bincount(data.episode_of_step[steps], np.square(guess) - np.square(error), len(data))
+    episode = np.unique(data.episode_of_step[steps], return_inverse=True)[1]
+    gain = np.bincount(episode, np.square(guess) - np.square(error))
     spread = gain.std() / max(len(gain) - 1, 1) ** 0.5
     facts = {"reward_error": mean_error**0.5, "baseline": baseline**0.5, "R²": share}
     return FitReport("reward", share > 0.1 and (baseline == 0 or bool(gain.mean() >= MIN_T * spread)), facts)
