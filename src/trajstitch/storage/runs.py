@@ -13,6 +13,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shlex
 import sys
 import time
@@ -185,6 +186,11 @@ def write_json(path: Path, value: Any) -> None:
     """Write a value as JSON, whole or not at all."""
     with replacing(path, force=True) as fresh:
         fresh.write_text(json.dumps(value, indent=1) + "\n")
+
+
+def slug(text: str) -> str:
+    """Return a text as the name of a file or folder."""
+    return re.sub(r"[^\w.]+", "-", text).strip("-")
 
 
 @contextmanager
