@@ -13,8 +13,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from trajstitch.cli.flags import as_flags
-from trajstitch.errors import InputError, did_you_mean
+from trajstitch.errors import InputError, as_flags, did_you_mean
 
 VERBS = {
     "sets": "list the built-in benchmark sets and what is in the local Minari store",

@@ -14,13 +14,12 @@ from trajstitch import formats
 from trajstitch.benchmark import sources
 from trajstitch.cli.charts import chart
 from trajstitch.cli.columns import ColumnFlags
-from trajstitch.cli.flags import as_flags
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.data.environments import normalised, reference
 from trajstitch.data.stitch_record import StitchRecord, describe_stitching
 from trajstitch.data.summary import BINS
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.errors import InputError
+from trajstitch.errors import InputError, as_flags
 from trajstitch.learning.bounds import SEED, Bounds
 from trajstitch.progress import logger
 from trajstitch.stitching.config import PRESETS, Preset, StitchConfig, preset
@@ -114,7 +113,7 @@ class Command(ColumnFlags):
             for name in ("passes", "value"):
                 if getattr(self.config, name) != getattr(PRESETS[self.preset], name):
                     raise InputError(
-                        f"`{name}` goes with greedy passes; the preset {self.preset!r} plans instead: use `preset=paper`"
+                        f"`{name}` goes with greedy passes, as in `preset=paper`; the preset {self.preset!r} plans instead"
                     )
         columns = self.mapping(self.source)
         data = sources.load(self.source, columns=columns)

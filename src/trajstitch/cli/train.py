@@ -86,8 +86,9 @@ class Train(ColumnFlags, Generic[Method]):
             return
         numbers = {name: value for name, value in last.items() if isinstance(value, float)}
         shown = ", ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in numbers.items())
+        policies = "policy" if self.seeds == 1 else "policies"
         stdout().print(
-            f"{run.folder}: {self.seeds} {'policy' if self.seeds == 1 else 'policies'} after {algorithm.steps:,} steps{shown and f' ({shown})'}\n"
+            f"{run.folder}: {self.seeds} {policies} after {algorithm.steps:,} steps{shown and f' ({shown})'}\n"
             f"action error {sum(errors['action_error']) / self.seeds:.3g} on "
             f"{'held-out' if errors['held_out'] else 'training'} steps; always the mean action has "
             f"{errors['baseline']:.3g}\n"

@@ -200,7 +200,9 @@ def damaged(path: Path, advice: str = REMOVE) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError, RecursionError) as error:
+    except OSError as error:
+        raise InputError(f"{path}: can't be read ({error.strerror or error}): {advice}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, AssertionError, RecursionError) as error:
         reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
         raise InputError(f"{path}: is damaged or belongs to another job ({reason}): {advice}") from error
 
