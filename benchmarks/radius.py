@@ -19,6 +19,7 @@ import numpy as np
 
 from trajstitch.benchmark.collect import Collect, collect
 from trajstitch.cli.output import stdout
+from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.models.dynamics import Dynamics
 from trajstitch.stitching.config import preset
 from trajstitch.stitching.graph import EdgeScorer, Models, build_graph
@@ -37,9 +38,9 @@ def main() -> None:
     config = preset("paper").for_data(data.metadata)
     test = Likelihood(Dynamics(members=5, keep=5, steps=6_000, patience=3_000, learning_rate=1e-3))
     key = jax.random.key(0)
-    others = config.inverse.init(key, data), config.reward.init(key, data)
-    models = Models(*others, {"likelihood": test.fit(data, key)[0]})
-    scorer = EdgeScorer(models, {"likelihood": test}, data.observations)
+    others = config.inverse.init(key, data), config.reward.untrained(key, data)
+    models = Models(*others, {"likelihood": test.fit(data, key, ColumnRoles.none(data.observation_size))[0]})
+    scorer = EdgeScorer(models, {"likelihood": test}, data)
     start = time.monotonic()
     graph = build_graph(data, scorer, replace(config.neighbours, k=options.k))
     count = np.diff(graph.neighbours.offsets)

@@ -44,7 +44,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     models, reports = stages.models()
     stitched = improve_together(config, stages.tasks())[0].paths.trajectories()
     tests = {name: without_limit(test) for name, test in config.tests.items()}
-    everything = build_graph(data, EdgeScorer(models, tests, data.observations), config.neighbours)
+    everything = build_graph(data, EdgeScorer(models, tests, data), config.neighbours)
     return {
         "set": name,
         "transitions": data.steps,

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-import trajstitch
 from trajstitch.data.ragged import offsets_of
 from trajstitch.data.trajectories import Metadata, Trajectories
+from trajstitch.errors import InputError
 from trajstitch.formats import FORMATS, files
 from trajstitch.storage.atomic import replacing
 
@@ -27,13 +27,16 @@ PARTS = ("observations", "actions", "rewards", "terminated", "truncated")
 
 def load(location: str) -> Trajectories:
     files.require_readable(Path(location))
-    episodes = [json.loads(line) for line in Path(location).read_text().splitlines()]
-    parts: Any = {name: np.concatenate([np.array(episode[name]) for episode in episodes]) for name in PARTS}
-    return Trajectories(
-        **parts,
-        offsets=offsets_of(np.array([len(episode["rewards"]) for episode in episodes])),
-        metadata=Metadata(name=Path(location).stem, source=f"jsonl:{location}"),
-    )
+    try:
+        episodes = [json.loads(line) for line in Path(location).read_text().splitlines()]
+        parts: Any = {name: np.concatenate([np.array(episode[name]) for episode in episodes]) for name in PARTS}
+        return Trajectories(
+            **parts,
+            offsets=offsets_of(np.array([len(episode["rewards"]) for episode in episodes])),
+            metadata=Metadata(name=Path(location).stem, source=f"jsonl:{location}"),
+        )
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise InputError(f"jsonl:{location}: a line holds no episode ({error!r}): write the file again") from error
 
 
 def save(data: Trajectories, location: str, *, force: bool) -> None:
@@ -43,6 +46,8 @@ def save(data: Trajectories, location: str, *, force: bool) -> None:
 
 
 def main() -> None:
+    import trajstitch
+
     FORMATS["jsonl"] = __name__  # the one line, for this script
     data = trajstitch.collect(trajstitch.Collect("hopper/expert", 1_000))
     trajstitch.save(data, "jsonl:log.jsonl", force=True)

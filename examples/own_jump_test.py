@@ -1,6 +1,7 @@
 """A jump test of your own: no jump may be longer than most logged steps (python examples/own_jump_test.py).
-To add it to trajstitch, move the classes into a file of src/trajstitch/stitching/ and add one line to the `tests` of a
-preset in src/trajstitch/stitching/config.py: "length": StepLength(). Its field is the flag --tests.length.quantile.
+To add it to trajstitch, move all but `main` into src/trajstitch/stitching/step_length.py, import StepLength in
+src/trajstitch/stitching/config.py and add it to the `tests` of a preset there: "length": StepLength(). Its field is the
+flag --tests.length.quantile.
 """
 
 from dataclasses import dataclass, replace
@@ -10,11 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-import trajstitch
-from trajstitch import Trajectories
 from trajstitch.data.column_roles import ColumnRoles
+from trajstitch.data.trajectories import Trajectories
 from trajstitch.learning.fit_report import FitReport
-from trajstitch.stitching.config import preset
 from trajstitch.stitching.jump_tests import Candidates, Scores
 
 
@@ -50,6 +49,9 @@ class StepLength:
 
 
 def main() -> None:
+    import trajstitch
+    from trajstitch.stitching.config import preset
+
     data, quick = trajstitch.collect(trajstitch.Collect("hopper/medium-expert", 10_000)), preset("quick")
     for tests in (quick.tests, quick.tests | {"length": StepLength(0.5)}):
         better = trajstitch.stitch(data, replace(quick, tests=tests))

@@ -14,11 +14,9 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, PRNGKeyArray
 
-import trajstitch
-from trajstitch import BC, Collect
 from trajstitch.learning.bounds import Bounds
 from trajstitch.learning.fit import Metrics
-from trajstitch.policies.bc import Clone, Sample
+from trajstitch.policies.bc import BC, Clone, Sample
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,9 @@ class HuberBC(BC):
 
 
 def main() -> None:
-    data = trajstitch.collect(Collect("hopper/medium-expert", 3_000))
+    import trajstitch
+
+    data = trajstitch.collect(trajstitch.Collect("hopper/medium-expert", 3_000))
     for algorithm in (BC(steps=1_000), HuberBC(steps=1_000, delta=0.05)):
         policies = trajstitch.train(data, algorithm, seeds=2)
         returns = trajstitch.evaluate(policies, data.metadata, episodes=2)

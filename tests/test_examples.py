@@ -2,7 +2,10 @@
 
 import ast
 import importlib.util
+import os
 import re
+import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -109,3 +112,63 @@ def test_verb_is_one_file_and_one_line(monkeypatch, tmp_path, capsys):
     capsys.readouterr()
     assert cli.run(["count", "npz:log.npz"]) == 0
     assert "episodes" in capsys.readouterr().out
+
+
+USE = """
+import trajstitch, sys
+from dataclasses import replace
+from trajstitch import cli, formats
+from trajstitch.stitching.config import PRESETS
+assert "length" in PRESETS["default"].tests
+assert trajstitch.policies.algorithm_class("huber-bc").__name__ == "HuberBC"
+assert formats.parse("jsonl:log.jsonl") == ("jsonl", "log.jsonl")
+sys.exit(cli.run(["convert", "jsonl:log.jsonl", "npz:log.npz"]))
+"""
+
+
+def test_additions_to_a_copy_of_the_package_pass_lint_and_work(tmp_path):
+    """Everything but `main` is moved, and the lines are added, exactly as CONTRIBUTING says."""
+    package = tmp_path / "src" / "trajstitch"
+    shutil.copytree(ROOT / "src" / "trajstitch", package, ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for example, place in (
+        ("own_policy", "policies/huber"),
+        ("own_format", "formats/json_lines"),
+        ("own_jump_test", "stitching/step_length"),
+    ):
+        text = (ROOT / "examples" / f"{example}.py").read_text().partition("\ndef main(")[0]
+        (package / f"{place}.py").write_text(text)
+    imports = re.search(r"`(from [^`]+)` <!-- import of the jump test -->", CONTRIBUTING)
+    assert imports is not None
+    for file, before, kind in (
+        ("policies/__init__.py", "POLICIES = {\n", "policy"),
+        ("formats/__init__.py", "FORMATS = {\n", "format"),
+        ("stitching/config.py", '"default": StitchConfig(\n        tests={\n', "jump test"),
+    ):
+        name, value = one_line(kind)
+        text = (package / file).read_text()
+        assert text.count(before) == 1
+        value = value if kind == "jump test" else f'"{value}"'
+        (package / file).write_text(text.replace(before, f'{before}"{name}": {value},\n'))
+    config_file = package / "stitching" / "config.py"
+    config_file.write_text(config_file.read_text().replace("\nimport ", f"\n{imports[1]}\nimport ", 1))
+    (tmp_path / "log.jsonl").write_text(
+        '{"observations": [[0.0], [1.0]], "actions": [[0.5]], "rewards": [1.0], "terminated": [true], "truncated": [false]}\n'
+    )
+    lint = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
+    for code in (lint, USE):
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("text", ["broken\n", "{}\n", "5\n", '{"observations": 1}\n', ""])
+def test_broken_line_of_the_format_is_one_line(text, monkeypatch, tmp_path, capsys):
+    imported(ROOT / "examples" / "own_format.py", monkeypatch)
+    monkeypatch.setitem(formats.FORMATS, "jsonl", "own_format")
+    (tmp_path / "log.jsonl").write_text(text)
+    assert cli.run(["inspect", "jsonl:log.jsonl"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: jsonl:log.jsonl")

@@ -6,21 +6,19 @@ on its configuration, and not on how fast either side is. All episodes are resta
 state can't be saved in general; so a resumed run sees the same data as one that was never stopped.
 """
 
-import argparse
 import os
 import shutil
-import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
 from trajstitch.benchmark.exploration import Environment, Exploration, Explorer, environment, evaluate, unflatten
-from trajstitch.benchmark.ladder import TASKS, Checkpoint, Ladder, first_medium, rounded, save_ladder
+from trajstitch.benchmark.ladder import Checkpoint, Ladder, first_medium, rounded, save_ladder
 from trajstitch.benchmark.training_run import TrainingRun
 from trajstitch.errors import InputError
 from trajstitch.evaluation.processes import evaluators, light_processes
@@ -286,40 +284,3 @@ def choose(curve: Sequence[tuple[int, float]]) -> list[int]:
         left = [i for i in later if i not in chosen]
         chosen.append(min(left, key=lambda i: abs(returns[i] - level)))
     return [*early, *sorted(chosen), expert]
-
-
-def main() -> None:
-    """Run `python -m trajstitch.benchmark.expert train|ladder|report`."""
-    from trajstitch.benchmark.ladder_report import write_report
-
-    parser = argparse.ArgumentParser(prog="python -m trajstitch.benchmark.expert")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    training = verbs.add_parser("train", help="train a ladder in a run's folder, as `trajstitch expert` does")
-    training.add_argument("task")
-    for item in fields(Expert)[1:]:
-        kind: dict[str, Any] = {"type": Path if item.name == "run" else int, "default": item.default}
-        kind = {"action": "store_true"} if item.default is False else kind
-        training.add_argument(f"--{item.name.replace('_', '-')}", **kind)
-    ladder = verbs.add_parser("ladder", help="make the ladder of a run from the checkpoints evaluated so far")
-    ladder.add_argument("run", type=Path)
-    report = verbs.add_parser("report", help="write the results page of ladders, given by task or file")
-    report.add_argument("ladders", nargs="*", default=tuple(TASKS))
-    report.add_argument("--to", type=Path, default=Path("docs/results/ladders.md"))
-    asked = vars(parser.parse_args())
-    verb = asked.pop("verb")
-    try:
-        if verb == "train":
-            print(expert(Expert(**asked)))
-        elif verb == "ladder":
-            build_ladder(asked["run"])
-            print(asked["run"] / "ladder.safetensors")
-        else:
-            write_report(asked["ladders"], asked["to"])
-            print(asked["to"])
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

@@ -28,7 +28,7 @@ def ladder_report(ladders: Sequence[Ladder]) -> str:
         "# The shipped ladders",
         "",
         "Policies saved along TD3 training runs, from which `trajstitch collect` makes the built-in sets. "
-        "This page is written by `python -m trajstitch.benchmark.expert report`. A return is the mean ± standard "
+        "This page is written by `python -m trajstitch.experiments.ladders report`. A return is the mean ± standard "
         "deviation over episodes without noise of the policy as shipped, rounded to half precision; those episodes "
         "were not used to choose it.",
         "",

@@ -1,7 +1,8 @@
 """The command line: `trajstitch VERB`. Flags are the fields of a verb's `Command`; results go to stdout.
 
 A verb is one file in this folder, with a `Command` class whose fields are the flags and whose `execute` does the job,
-and one line in VERBS. If the flags' defaults depend on the arguments, the file's `defaults(arguments)` returns them.
+and one line in VERBS. If the flags' defaults depend on the arguments, the file's `defaults(arguments)` returns them;
+if the flags themselves depend on the first argument, its `choose(argument)` returns the command and its description.
 Nothing heavy is imported before the verb is known, so that `--help` is instant.
 """
 
@@ -12,8 +13,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from trajstitch.cli.flags import as_flags
-from trajstitch.errors import InputError, did_you_mean
+from trajstitch.errors import InputError, as_flags, did_you_mean
 
 VERBS = {
     "sets": "list the built-in benchmark sets and what is in the local Minari store",
@@ -100,11 +100,15 @@ def _dispatch(arguments: Sequence[str]) -> int:
     show_log()
     module = importlib.import_module(f"trajstitch.cli.{verb}")
     defaults = {"default": module.defaults(rest)} if hasattr(module, "defaults") else {}
+    command, description, words = module.Command, getattr(module, "DESCRIPTION", None), [verb]
+    if hasattr(module, "choose") and rest and not rest[0].startswith("-"):
+        command, description = module.choose(rest[0])
+        words, rest = [verb, rest[0]], rest[1:]
     asked = tyro.cli(
-        module.Command,
+        command,
         args=list(rest),
-        prog=f"trajstitch {verb}",
-        description=getattr(module, "DESCRIPTION", None),
+        prog=" ".join(["trajstitch", *words]),
+        description=description,
         config=(tyro.conf.FlagCreatePairsOff,),
         **defaults,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from trajstitch.cli.flags import as_flags
+from trajstitch.errors import as_flags
 from trajstitch.progress import logger
 
 

@@ -1,6 +1,5 @@
 """`trajstitch stitch SRC DST`."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,20 +14,18 @@ from trajstitch import formats
 from trajstitch.benchmark import sources
 from trajstitch.cli.charts import chart
 from trajstitch.cli.columns import ColumnFlags
-from trajstitch.cli.flags import as_flags
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.data.environments import normalised, reference
 from trajstitch.data.stitch_record import StitchRecord, describe_stitching
+from trajstitch.data.summary import BINS
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.errors import InputError
+from trajstitch.errors import InputError, as_flags
 from trajstitch.learning.bounds import SEED, Bounds
 from trajstitch.progress import logger
 from trajstitch.stitching.config import PRESETS, Preset, StitchConfig, preset
 from trajstitch.stitching.layout import place
 from trajstitch.stitching.pipeline import Stitched, StitchJob, stitch_together
-from trajstitch.storage.runs import Run, damaged
-
-BINS = 48
+from trajstitch.storage.runs import Run, damaged, slug
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +86,7 @@ class Command(ColumnFlags):
     @property
     def folder(self) -> Path:
         several = f"-to-{self.numbers[-1]}" if self.seeds > 1 else ""
-        name = re.sub(r"[^\w.]+", "-", f"stitch-{self.source}-{self.preset}-seed-{self.seed}{several}").strip("-")
-        return self.run or Path("runs") / name
+        return self.run or Path("runs") / slug(f"stitch-{self.source}-{self.preset}-seed-{self.seed}{several}")
 
     def execute(self) -> None:
         run, done = self.stitch()
@@ -113,8 +109,13 @@ class Command(ColumnFlags):
             sources.require_apart(self.source, target)
             if target not in saved:
                 formats.require_free(target, force=self.force)
-        if self.config.plan is not None and self.config.passes != PRESETS[self.preset].passes:
-            raise InputError(f"`passes` goes with greedy passes; the preset {self.preset!r} plans instead")
+        if self.config.plan is not None:
+            for name in ("passes", "value"):
+                if getattr(self.config, name) != getattr(PRESETS[self.preset], name):
+                    raise InputError(
+                        f"`{name}` goes with greedy passes, as in `preset=paper`; the preset {self.preset!r} plans "
+                        "instead"
+                    )
         columns = self.mapping(self.source)
         data = sources.load(self.source, columns=columns)
         config = self.config.for_data(data.metadata)
@@ -151,6 +152,9 @@ def defaults(arguments: Sequence[str]) -> Command:
         if flag.startswith("--preset"):
             chosen = flag.partition("=")[2] or value
     config = preset(chosen)
+    if config.plan is None and any(flag.startswith("--plan.") for flag in arguments):
+        planning = ", ".join(name for name, known in PRESETS.items() if known.plan is not None)
+        raise InputError(f"`plan` goes with presets that plan ({planning}); the preset {chosen!r} makes greedy passes")
     made = Command(source="", target="", preset=chosen, config=config)  # pyright: ignore[reportArgumentType]
     for required in ("source", "target"):
         object.__setattr__(made, required, tyro.MISSING)  # has no default, in tyro's terms

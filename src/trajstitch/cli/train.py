@@ -1,6 +1,5 @@
 """`trajstitch train POLICY SRC`."""
 
-import re
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -18,6 +17,7 @@ from trajstitch.policies import POLICIES, algorithm_class, name_of
 from trajstitch.policies.policy import checkpoints
 from trajstitch.policies.train import check_training, train_run
 from trajstitch.progress import logger
+from trajstitch.storage.runs import slug
 
 Method = TypeVar("Method")
 
@@ -33,7 +33,7 @@ class Train(ColumnFlags, Generic[Method]):
     """Train one kind of policy."""
 
     source: Annotated[Positional[str], arg(metavar="SRC")]
-    """The data set, as a URI."""
+    """The data set: a URI, or the name of a built-in set."""
     seeds: Annotated[int, Bounds(1)] = 5
     """Policies to train, all at once, one for each seed."""
     seed: Annotated[int, SEED] = 0
@@ -53,7 +53,7 @@ class Train(ColumnFlags, Generic[Method]):
 
     def folder(self, policy: str) -> Path:
         words = (policy, self.source, *([f"top-{self.top:g}"] if self.top < 1 else []))
-        return self.run or Path("runs") / re.sub(r"[^\w.]+", "-", "-".join(words)).strip("-")
+        return self.run or Path("runs") / slug("-".join(words))
 
     def execute(self) -> None:
         algorithm: Any = self.policy
@@ -86,8 +86,9 @@ class Train(ColumnFlags, Generic[Method]):
             return
         numbers = {name: value for name, value in last.items() if isinstance(value, float)}
         shown = ", ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in numbers.items())
+        policies = "policy" if self.seeds == 1 else "policies"
         stdout().print(
-            f"{run.folder}: {self.seeds} policies after {algorithm.steps:,} steps{shown and f' ({shown})'}\n"
+            f"{run.folder}: {self.seeds} {policies} after {algorithm.steps:,} steps{shown and f' ({shown})'}\n"
             f"action error {sum(errors['action_error']) / self.seeds:.3g} on "
             f"{'held-out' if errors['held_out'] else 'training'} steps; always the mean action has "
             f"{errors['baseline']:.3g}\n"
@@ -96,13 +97,24 @@ class Train(ColumnFlags, Generic[Method]):
         )
 
 
+def choose(policy: str) -> tuple[Any, str]:
+    """Return the command that trains this policy, and its description."""
+    kind = algorithm_class(policy)
+    example = f"trajstitch train {policy} hopper/medium-replay --seeds 5"
+    return Train[kind], f"{_summary(kind)}; `trajstitch evaluate RUN` scores it.\n\nExample: {example}"
+
+
+def _summary(kind: type[Any]) -> str:
+    """Return the first sentence of an algorithm's docstring."""
+    return (kind.__doc__ or "").strip().partition("\n")[0].removesuffix(".")
+
+
 def subcommands() -> Any:
     """Return a subcommand for each policy of the table, whose help is the first line of the algorithm's docstring."""
     found = []
     for name in POLICIES:
         kind = algorithm_class(name)
-        summary = (kind.__doc__ or "").strip().partition("\n")[0].removesuffix(".")
-        found.append(Annotated[Train[kind], subcommand(name, description=summary)])
+        found.append(Annotated[Train[kind], subcommand(name, description=_summary(kind))])
     return OmitSubcommandPrefixes[reduce(or_, found)]
 
 

@@ -250,6 +250,13 @@ def _share(part: int, whole: int) -> str:
     return f"{part:,} of {whole:,}"
 
 
+def require_trajectories(data: object, name: str = "data") -> None:
+    """Raise if a user gave something else as a data set, such as its URI."""
+    if not isinstance(data, Trajectories):
+        hint = f": load it first, with trajstitch.load({data!r})" if isinstance(data, str) else ""
+        raise InputError(f"`{name}` must be Trajectories, not a {type(data).__name__}{hint}")
+
+
 def require_finite(data: Trajectories, uri: str) -> None:
     """Raise if there is a NaN or infinite value; the message says where the first one is."""
     for name, rows, starts in (

@@ -4,6 +4,8 @@ Returns of logged episodes rank behaviour. Once all trajectories are good, as in
 instead: the best tenth would be the easiest starts, and what to do in the hard ones would be gone from the data.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from jaxtyping import Bool, Float, Integer
 from scipy.spatial import KDTree
@@ -16,6 +18,8 @@ MOST_REFERENCES = 2_000
 """Episodes that predictions are made from, at most."""
 SHUFFLES = 99
 """Starts predict returns if they do so better than in each of this many random assignments of returns to starts."""
+KNOWN_TO = 0.1
+"""Share of the mean size of returns to which a stitched episode's is known: what stitching must gain to accept one."""
 USUAL_LENGTH = 0.9
 """Quantile of the lengths of cut-off episodes that counts as their full length: one very long episode must not."""
 
@@ -80,21 +84,50 @@ def standardised(starts: Float[np.ndarray, "episodes observation"]) -> Float[np.
 
 
 def best_for_their_starts(
-    starts: Float[np.ndarray, "episodes observation"], returns: Float[np.ndarray, " episodes"], count: int
+    starts: Float[np.ndarray, "episodes observation"],
+    returns: Float[np.ndarray, " episodes"],
+    count: int,
+    visits: Sequence[Integer[np.ndarray, " _"]] | None = None,
 ) -> Integer[np.ndarray, " {count}"]:
     """Return `count` episodes that are better than usual from their starts, whose starts cover what all starts cover.
 
     The starts are divided into `count` groups of similar ones, and of each group the best episode is taken. Where
-    starts don't predict returns, these are the episodes with the highest returns.
+    starts don't predict returns, these are the episodes with the highest returns. Returns of stitched episodes are known
+    to a tenth: of those that may be as good, the one that visits most states that no other has visited is taken, if
+    `visits` gives the states of each episode. The best ones often share most of theirs, and would show few situations.
     """
+    tolerance = KNOWN_TO * float(np.abs(returns).mean()) if visits is not None else 0.0
     usual = usual_returns(starts, returns)
     if usual is None:
-        return np.argsort(-returns, kind="stable")[:count]
+        order = np.argsort(-returns, kind="stable")
+        pool = order[returns[order] >= returns[order[count - 1]] - tolerance]
+        return np.sort(_varied([pool] * count, returns, np.inf, visits))
     gain = returns - usual
     # How hard a start is counts most, then where it lies.
     places = np.column_stack((2 * (usual - usual.mean()) / max(usual.std(), 1e-300), standardised(starts)))
     groups = _groups(np.arange(len(returns)), places, count)
-    return np.sort([group[np.argmax(gain[group])] for group in groups])
+    return np.sort(_varied(groups, gain, tolerance, visits))
+
+
+def _varied(
+    groups: Sequence[Integer[np.ndarray, " _"]],
+    gain: Float[np.ndarray, " episodes"],
+    tolerance: float,
+    visits: Sequence[Integer[np.ndarray, " _"]] | None,
+) -> list[int]:
+    """Return one episode of each group, no two the same: the best, or one as good that visits more other states."""
+    chosen: list[int] = []
+    seen: set[int] = set()
+    for group in groups:
+        free = group[~np.isin(group, chosen)]
+        alike = free[gain[free] >= gain[free].max() - tolerance]
+        best = alike[np.argmax(gain[alike])]
+        if visits is not None:
+            fresh = np.array([len(set(visits[one].tolist()) - seen) for one in alike])
+            best = alike[np.lexsort((-gain[alike], -fresh))[0]]
+            seen |= set(visits[best].tolist())
+        chosen.append(int(best))
+    return chosen
 
 
 def _groups(

@@ -38,8 +38,8 @@ class StitchRecord:
         stored = metadata.extra.get(KEY)
         if not isinstance(stored, dict) or {item.name for item in fields(cls)} - stored.keys() - {"warnings"}:
             return None
-        facts = {item.name: stored[item.name] for item in fields(cls) if item.name in stored}
-        return cls(**(facts | {"warnings": tuple(map(str, facts.get("warnings", ())))}))
+        facts = {item.name: stored[item.name] for item in fields(cls) if item.name != "warnings"}
+        return cls(**facts, warnings=tuple(map(str, stored.get("warnings", ()))))
 
     def __str__(self) -> str:
         if self.changed == 0:

@@ -319,8 +319,8 @@ class Trajectories:
         """Return the best `fraction` of the episodes (rounded, at least one), in their original order.
 
         Of logged data those with the highest returns. Of stitched data those that achieve most beyond what is usual
-        from such a start, with starts as varied as all are (`data/ranking.py`): where all trajectories are good,
-        returns rank starts. Costs that cut-off trajectories have not paid count. Episodes without steps come last.
+        from such a start, with starts and states as varied as can be (`data/ranking.py`): where all trajectories are
+        good, returns rank starts. Costs that cut-off trajectories have not paid count. Episodes without steps come last.
         """
         from trajstitch.data.ranking import best_for_their_starts
 
@@ -331,8 +331,12 @@ class Trajectories:
         if not self.has_jumps or count > len(filled):
             returns = np.where(self.lengths > 0, self.returns, -np.inf)
             return self[np.sort(np.argsort(-returns, kind="stable")[:count])]
-        starts = self.observations[self.first_rows[filled]]
-        return self[np.sort(filled[best_for_their_starts(starts, self.corrected_returns[filled], count)])]
+        assert self.provenance is not None
+        starts, origin = self.observations[self.first_rows[filled]], self.provenance
+        state = origin.source_episode * (int(origin.source_step.max()) + 1) + origin.source_step.astype(np.int64)
+        visits = np.split(state, self.offsets[1:-1])
+        visits = [visits[episode] for episode in filled]
+        return self[filled[best_for_their_starts(starts, self.corrected_returns[filled], count, visits)]]
 
     def summary(self) -> dict[str, Any]:
         """Return sizes and the distribution of returns and lengths, as plain JSON values."""

@@ -6,7 +6,6 @@ episode, what stitching did to the data, and how it was made: seconds, commits, 
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from trajstitch.policies import POLICIES
 from trajstitch.policies.train import Algorithm
 from trajstitch.stitching.config import StitchConfig, preset
 from trajstitch.storage.atomic import replacing
+from trajstitch.storage.runs import slug
 
 Result = dict[str, Any]
 """A cell's result, as JSON values."""
@@ -190,7 +190,3 @@ def rounded(value: Any) -> Any:
 def as_json(value: Any) -> Any:
     """Return the value as it will be read from JSON."""
     return json.loads(json.dumps(value))
-
-
-def slug(text: str) -> str:
-    return re.sub(r"[^\w.]+", "-", text).strip("-")

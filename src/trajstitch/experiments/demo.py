@@ -5,14 +5,12 @@ python -m trajstitch.experiments.demo report demo*/demo.json  docs/results/demo.
 """
 
 import json
-import logging
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-import tyro
 from rich.console import Console
 from rich.table import Table
 from tyro.conf import Positional
@@ -20,12 +18,14 @@ from tyro.conf import Positional
 import trajstitch
 from trajstitch.data.environments import normalised
 from trajstitch.data.trajectories import Trajectories
+from trajstitch.errors import InputError
 from trajstitch.evaluation.scores import Summary
 from trajstitch.experiments import pages
+from trajstitch.experiments.command import run_command
+from trajstitch.learning.bounds import SEED, Bounds
 from trajstitch.policies.bc import BC
-from trajstitch.progress import logger
 from trajstitch.storage.markdown import markdown_table
-from trajstitch.storage.runs import machine, versions
+from trajstitch.storage.runs import damaged, machine, versions
 
 POLICIES = {"bc": "BC", "top": "BC of the best 10 %"}
 DATA = ("logged", "stitched")
@@ -39,15 +39,15 @@ class Run:
     """Folder of the data, the figure and the numbers."""
     set: str = "hopper/medium-replay"
     """The built-in set."""
-    transitions: int = 50_000
+    transitions: Annotated[int, Bounds(1)] = 50_000
     """Transitions to collect."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """Seed of the data and of the stitching; the policies' seeds start at `seed` × `seeds`."""
-    seeds: int = 3
+    seeds: Annotated[int, Bounds(1)] = 3
     """Policies cloned from each data set."""
-    steps: int = 8_000
+    steps: Annotated[int, Bounds(1)] = 8_000
     """Gradient steps of each policy."""
-    episodes: int = 10
+    episodes: Annotated[int, Bounds(1)] = 10
     """Episodes that each policy is evaluated in."""
 
 
@@ -157,8 +157,22 @@ class Report:
     """The page."""
 
 
+def read(path: Path) -> dict[str, Any]:
+    """Return the numbers of a run; raise if the file doesn't hold them."""
+    with damaged(path, "`python -m trajstitch.experiments.demo run` writes a demo.json"):
+        facts = json.loads(path.read_text())
+        for name in DATA:
+            float(facts["data"][name])
+            for policy in POLICIES:
+                np.array(facts["scores"][policy][name], float).mean()
+        facts |= {"seed": int(facts["seed"]), "seconds": float(facts["seconds"])}
+    return facts
+
+
 def report(config: Report) -> None:
-    runs = sorted((json.loads(path.read_text()) for path in config.runs), key=lambda facts: facts["seed"])
+    if not config.runs:
+        raise InputError("`runs` must name at least one demo.json")
+    runs = sorted(map(read, config.runs), key=lambda facts: facts["seed"])
 
     def gain(policy: str) -> str:
         scores = [facts["scores"][policy] for facts in runs]
@@ -185,10 +199,7 @@ def report(config: Report) -> None:
 
 
 def main() -> None:
-    logging.basicConfig(format="%(message)s")
-    logger.setLevel(logging.INFO)
-    asked = tyro.extras.subcommand_cli_from_dict({"run": Run, "report": Report})
-    run(asked) if isinstance(asked, Run) else report(asked)
+    run_command({Run: run, Report: report})
 
 
 if __name__ == "__main__":

@@ -59,6 +59,6 @@ def record(job: StitchJob, stitched: Stitched) -> dict[str, Any]:
             "fit_reports": [asdict(report) for report in stitched.reports],
             "seconds": {**stitched.seconds, "simulator_check": time.monotonic() - start},
             "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            "commits": run.read_json("commits"),
+            "commits": run.read_json("commits", list),
         }
     )

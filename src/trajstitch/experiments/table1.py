@@ -7,21 +7,21 @@ python -m trajstitch.experiments.table1 report runs/table1
 which holds those that were measured before, and writes the page, the figure and the README's summary from them.
 """
 
-import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
-import tyro
 from tyro.conf import Positional
 
 from trajstitch.benchmark import sets
 from trajstitch.errors import InputError, did_you_mean
 from trajstitch.experiments import grid, pages
 from trajstitch.experiments.cells import Cell, Data, Learner, Stitching, read_results, save_results
+from trajstitch.experiments.command import run_command
 from trajstitch.experiments.comparison import Table
 from trajstitch.experiments.figures import draw_scores
 from trajstitch.experiments.table1_page import METHODS, SHOWN, TWELVE, Method, method_of, page, summary
-from trajstitch.progress import logger
+from trajstitch.learning.bounds import Bounds
 from trajstitch.stitching.config import PRESETS
 
 BEGIN = "<!-- first-table: `python -m trajstitch.experiments.table1 report` writes this -->"
@@ -34,7 +34,7 @@ class Measure:
 
     folder: Path = Path("runs/table1")
     """Holds the results and everything made on the way; several processes may share it."""
-    time_limit: float | None = None
+    time_limit: Annotated[float, Bounds(0)] | None = None
     """Stop after this many seconds; the same command resumes."""
     sets: tuple[str, ...] = TWELVE
     """Built-in sets, in the order of work."""
@@ -117,13 +117,7 @@ def report(asked: Report) -> None:
 
 
 def main() -> None:
-    logging.basicConfig(format="%(message)s")
-    logger.setLevel(logging.INFO)
-    asked = tyro.extras.subcommand_cli_from_dict({"measure": Measure, "report": Report})
-    try:
-        measure(asked) if isinstance(asked, Measure) else report(asked)
-    except InputError as error:
-        raise SystemExit(f"error: {error}") from error
+    run_command({Measure: measure, Report: report})
 
 
 if __name__ == "__main__":

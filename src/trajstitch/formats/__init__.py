@@ -26,6 +26,10 @@ FORMATS = {
 """The module of each scheme, imported on first use. A new format is one module and one line here."""
 
 
+PARTS = ("ENDINGS", "OPTIONS", "load", "save", "require_free", "stored_at")
+"""What the module of a format has (see `Format`)."""
+
+
 @runtime_checkable
 class Format(Protocol):
     """What a format can do. Any module with these names is a format.
@@ -132,7 +136,15 @@ def _find(uri: str) -> tuple[Format, str]:
 
 
 def _format(scheme: str) -> Format:
-    return cast(Format, import_module(FORMATS[scheme]))
+    where = f"the line {scheme!r}: {FORMATS[scheme]!r} of `formats.FORMATS`"
+    try:
+        found = import_module(FORMATS[scheme])
+    except (ImportError, ValueError) as error:
+        raise InputError(f"{where} names no module ({error})") from error
+    missing = [name for name in PARTS if not hasattr(found, name)]
+    if missing:
+        raise InputError(f"{where} names no format: the module lacks {', '.join(missing)}")
+    return cast(Format, found)
 
 
 def _stored_at(uri: str) -> Path:

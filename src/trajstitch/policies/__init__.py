@@ -24,13 +24,29 @@ POLICIES = {
 """Name of each policy to the module and class of its algorithm, which is imported when it is first used."""
 
 
+PARTS = ("policy_class", "steps", "batch_size", "training_data", "init", "objectives", "deploy")
+"""What the class of an algorithm has (see `algorithm.Algorithm`)."""
+
+
 def algorithm_class(name: str) -> type[Any]:
     """Return the class of the algorithm with this name."""
     if name not in POLICIES:
         hint = did_you_mean(name, POLICIES)
         raise InputError(f"unknown policy {name!r}{hint}; the policies are {', '.join(POLICIES)}")
     module, _, kind = POLICIES[name].partition(":")
-    return getattr(import_module(module), kind)
+    try:
+        found = getattr(import_module(module), kind)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"the line {name!r}: {POLICIES[name]!r} of `policies.POLICIES` names no MODULE:CLASS ({error})"
+        ) from error
+    missing = [part for part in PARTS if not hasattr(found, part)]
+    if not isinstance(found, type) or missing:
+        raise InputError(
+            f"the line {name!r}: {POLICIES[name]!r} of `policies.POLICIES` names no algorithm: it lacks "
+            f"{', '.join(missing) or 'a class'}"
+        )
+    return found
 
 
 def name_of(algorithm: "Algorithm") -> str:

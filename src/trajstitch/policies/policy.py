@@ -223,7 +223,7 @@ def load_policies(path: str | Path) -> list[Policy]:
         kind: type[Policy] = NetworkPolicy
         if "kind" in facts:  # only a name of our table decides what is imported: a file may come from anywhere
             if facts["kind"] not in POLICIES:
-                raise ValueError(f"unknown policy {facts['kind']!r}; the policies are {', '.join(POLICIES)}")
+                raise InputError(f"{path}: unknown policy {facts['kind']!r}; the policies are {', '.join(POLICIES)}")
             kind = algorithm_class(facts["kind"]).policy_class
         steps, config = int(facts["steps"]), json.loads(facts["config"])
         seeds = json.loads(facts["seeds"])

@@ -13,7 +13,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from trajstitch.data.checks import require_trajectories
 from trajstitch.data.source_facts import source_facts
 from trajstitch.data.trajectories import Trajectories, holds_originals
 from trajstitch.errors import InputError
@@ -62,8 +63,9 @@ def train(
     that is there. Policies that predict the actions of the `held_out` episodes (if not given, of the data) no better
     than a constant action are warned of.
     """
-    algorithm = algorithm or BC()
+    algorithm = BC() if algorithm is None else algorithm
     check_training(algorithm, seeds, seed)
+    require_trajectories(data)
     if run is None:
         policies = train_together([data], algorithm, seeds, seed)[0]
         compare_with_constant(policies, data, held_out)
@@ -94,8 +96,10 @@ def train_together(
     `every` steps, `each` is called with the state and the mean metrics. The policies carry `config`; if not given,
     the algorithm's settings. `training_data` replaces the algorithm's own.
     """
-    algorithm = algorithm or BC()
+    algorithm = BC() if algorithm is None else algorithm
     check_training(algorithm, seeds, seed)
+    for data in sets:
+        require_trajectories(data, "sets")
     sizes = sorted({(data.observation_size, data.action_size) for data in sets})
     if len(sizes) != 1:
         raise InputError(f"training together needs data sets of one observation and action size, not {sizes}")
@@ -139,6 +143,7 @@ def train_run(
     facts about the data for the run's config.
     """
     check_training(algorithm, seeds, seed, top, hold_out)
+    require_trajectories(data)
     known = data.metadata.evaluation_environment or data.metadata.environment
     hold_out = hold_out if hold_out is not None else 0.0 if known else HELD_OUT
     learned, held_out = split_episodes(data, top, hold_out)
@@ -254,6 +259,9 @@ def check_training(
     algorithm: Algorithm, seeds: int, seed: int, top: float = 1.0, hold_out: float | None = None
 ) -> None:
     """Raise for settings that make no sense."""
+    if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm) or not is_dataclass(algorithm):
+        given = f"the class {algorithm.__name__}" if isinstance(algorithm, type) else f"{algorithm!r}"
+        raise InputError(f"`algorithm` must be an algorithm with its settings, such as BC(), not {given}")
     check_seeds(seed, seeds)
     check_bounds(algorithm)
     if not 0 < top <= 1:

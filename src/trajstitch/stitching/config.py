@@ -1,5 +1,6 @@
 """StitchConfig: everything that a stitched data set depends on, beside the data and the seed; and the presets."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Literal
@@ -20,6 +21,9 @@ from trajstitch.stitching.acceptance import Rules
 from trajstitch.stitching.jump_tests import Consistency, JumpTest, Likelihood
 from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.planning import Plan
+
+MODELS = ("inverse", "reward")
+"""The models that every stitching has, beside those of its jump tests."""
 
 Preset = Literal["paper", "default", "quick"]
 
@@ -89,6 +93,14 @@ class StitchConfig:
     def __post_init__(self) -> None:
         if not self.tests:
             raise InputError("stitching needs at least one jump test in `tests`")
+        for name, test in self.tests.items():
+            if name in MODELS or not re.fullmatch(r"[A-Za-z][\w-]*", name):
+                raise InputError(
+                    f"`tests`: a jump test can't be named {name!r}: choose one word, other than {' and '.join(MODELS)}"
+                )
+            if isinstance(test, type) or not isinstance(test, JumpTest):
+                kind = f"the class {test.__name__}" if isinstance(test, type) else f"{test!r}"
+                raise InputError(f"`tests`: {name!r} must be a jump test such as Likelihood(), not {kind}")
         if self.plan is not None and not self.rules.value_test:
             raise InputError(
                 "`rules.value_test=False` goes with greedy passes, as in the preset 'paper': it adds varied "

@@ -31,6 +31,7 @@ from trajstitch.learning.networks import normaliser_of
 from trajstitch.models.inverse import Inverse
 from trajstitch.models.reward import Reward, crossed, halves
 from trajstitch.progress import progress
+from trajstitch.stitching import checked_tests
 from trajstitch.stitching.jump_tests import Candidates, JumpTest, Nearby, Nodes, Scores
 from trajstitch.stitching.neighbours import Neighbours, NeighbourSearch, find_neighbours
 from trajstitch.storage.tensors import read_tensors, save_tensors, under
@@ -127,15 +128,15 @@ class EdgeScorer:
     def candidates(self, source: Nodes, target: Nodes) -> Candidates:
         """Return pairs of nodes as the jump tests take them."""
         replaced = np.where(self.last[source], target, source + 1)
-        pairs = (part.astype(np.int32) for part in (source, target, replaced))
-        return Candidates(self.states, *pairs, self.models.inverse)
+        source, target, replaced = (part.astype(np.int32) for part in (source, target, replaced))
+        return Candidates(self.states, source, target, replaced, self.models.inverse)
 
     def score_logged(self, steps: Nodes) -> Scores:
         """Return what jumps are compared with: the scores of the logged steps that leave these nodes."""
         scores: Scores = {}
         logged = replace(self.candidates(steps, steps + 1), action=self.actions[steps])
         for name, test in self.tests.items():
-            scores |= test.score_logged(self.models.tests[name], logged)
+            scores |= checked_tests.score_logged(name, test, self.models.tests[name], logged)
         return {name: np.where(self.unknown[steps + 1], np.nan, values) for name, values in scores.items()}
 
     def edges(self, source: Nodes, target: Nodes, replaced: Scores) -> tuple[Edges, Integer[np.ndarray, " kept"]]:
@@ -146,10 +147,9 @@ class EdgeScorer:
         kept = np.flatnonzero(allowed)
         found = replace(self.candidates(source[kept], target[kept]), nearby=self.nearby)
         for name, test in self.tests.items():
-            found = test.score(self.models.tests[name], found)
-            passed = np.flatnonzero(
-                test.passes(found.scores, {score: values[kept] for score, values in replaced.items()})
-            )
+            found = checked_tests.score(name, test, self.models.tests[name], found)
+            own = {score: values[kept] for score, values in replaced.items()}
+            passed = np.flatnonzero(checked_tests.passes(name, test, found.scores, own, len(found)))
             found, kept = found.take(passed), kept[passed]
         reward = None
         if found.action is not None:

@@ -24,16 +24,19 @@ import numpy as np
 from jaxtyping import Array, Key, PRNGKeyArray
 
 from trajstitch import formats
-from trajstitch.data.column_roles import column_names
+from trajstitch.data.checks import require_trajectories
+from trajstitch.data.column_roles import ColumnRoles, column_names
 from trajstitch.data.normalise import rescale_for_float32
 from trajstitch.data.stitch_record import StitchRecord
 from trajstitch.data.trajectories import Trajectories
+from trajstitch.errors import InputError
 from trajstitch.learning.bounds import check_bounds, check_seeds
 from trajstitch.learning.fit_report import FitReport
+from trajstitch.models.inverse import fit_inverse
+from trajstitch.models.reward import fit_reward
 from trajstitch.progress import logger
 from trajstitch.stitching import gate
 from trajstitch.stitching.config import Preset, StitchConfig, preset
-from trajstitch.stitching.fit_models import fit_model, model_of, untrained_models
 from trajstitch.stitching.graph import EdgeScorer, Models, StitchGraph, build_graph
 from trajstitch.stitching.improve import Progress, StitchingTask, improve_together
 from trajstitch.stitching.layout import keep_job, read_graph, read_result
@@ -89,7 +92,10 @@ def stitch(
     With `seeds`, a list of data sets is returned, for `seed` and those after it: each has its own V and latents, all
     share the models and the graph of `seed`. With a `run`, finished stages are kept in its folder and resumed from.
     """
+    require_trajectories(data)
     config = preset(config) if isinstance(config, str) else config
+    if not isinstance(config, StitchConfig):
+        raise InputError(f"`config` must be a preset's name or a StitchConfig, not {config!r}")
     given = {"passes": passes, "keep_original": keep_original, "stitchings": stitchings}
     config = replace(config, **{name: value for name, value in given.items() if value is not None})
     job = StitchJob(data, config.for_data(data.metadata), seed, 1 if seeds is None else seeds, run)
@@ -279,7 +285,7 @@ class Stages:
         order = [first, "inverse", "reward", *others]
         keys = dict(zip(order, jax.random.split(self.models_key, len(order)), strict=True))
         like = untrained_models(self.config, self.data, self.models_key)
-        found = {name: self._fitted(name, keys[name], model_of(like, name)) for name in order}
+        found = {name: self._fitted(name, keys[name], _model(like, name)) for name in order}
         for _, report in found.values():
             logger.info(str(report))
         tests = {name: found[name][0] for name in self.config.tests}
@@ -397,6 +403,27 @@ class Stages:
             assert run is not None
             self._memory["results"] = [read_result(run, where, self.job.data) for where in self.places]
         return self._memory["results"]
+
+
+def fit_model(
+    config: StitchConfig, name: str, data: Trajectories, key: PRNGKeyArray, roles: ColumnRoles
+) -> tuple[Any, FitReport]:
+    """Fit one of the models that stitching needs: `inverse`, `reward`, or a jump test's by the test's name."""
+    if name == "inverse":
+        return fit_inverse(config.inverse, data, key)
+    if name == "reward":
+        return fit_reward(config.reward, data, key)
+    return config.tests[name].fit(data, key, roles)
+
+
+def untrained_models(config: StitchConfig, data: Trajectories, key: PRNGKeyArray) -> Models:
+    """Return models of the shapes that fitting gives, to read trained ones into."""
+    tests = {name: test.untrained(data, key) for name, test in config.tests.items()}
+    return Models(config.inverse.init(key, data), config.reward.untrained(key, data), tests)
+
+
+def _model(models: Models, name: str) -> Any:
+    return models.tests[name] if name in models.tests else getattr(models, name)
 
 
 def _improve(several: Sequence[Stages]) -> None:

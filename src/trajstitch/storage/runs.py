@@ -13,6 +13,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shlex
 import sys
 import time
@@ -187,6 +188,11 @@ def write_json(path: Path, value: Any) -> None:
         fresh.write_text(json.dumps(value, indent=1) + "\n")
 
 
+def slug(text: str) -> str:
+    """Return a text as the name of a file or folder."""
+    return re.sub(r"[^\w.]+", "-", text).strip("-")
+
+
 @contextmanager
 def damaged(path: Path, advice: str = REMOVE) -> Iterator[None]:
     """Raise an InputError that names the file, and `advice`, if what is read within is not as it was written."""
@@ -194,7 +200,9 @@ def damaged(path: Path, advice: str = REMOVE) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError, RecursionError) as error:
+    except OSError as error:
+        raise InputError(f"{path}: can't be read ({error.strerror or error}): {advice}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, AssertionError, RecursionError) as error:
         reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
         raise InputError(f"{path}: is damaged or belongs to another job ({reason}): {advice}") from error
 
