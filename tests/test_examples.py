@@ -153,7 +153,8 @@ def test_additions_to_a_copy_of_the_package_pass_lint_and_work(tmp_path):
     config_file = package / "stitching" / "config.py"
     config_file.write_text(config_file.read_text().replace("\nimport ", f"\n{imports[1]}\nimport ", 1))
     (tmp_path / "log.jsonl").write_text(
-        '{"observations": [[0.0], [1.0]], "actions": [[0.5]], "rewards": [1.0], "terminated": [true], "truncated": [false]}\n'
+        '{"observations": [[0.0], [1.0]], "actions": [[0.5]], "rewards": [1.0], '
+        '"terminated": [true], "truncated": [false]}\n'
     )
     lint = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}

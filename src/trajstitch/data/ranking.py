@@ -92,9 +92,9 @@ def best_for_their_starts(
     """Return `count` episodes that are better than usual from their starts, whose starts cover what all starts cover.
 
     The starts are divided into `count` groups of similar ones, and of each group the best episode is taken. Where
-    starts don't predict returns, these are the episodes with the highest returns. Returns of stitched episodes are known
-    to a tenth: of those that may be as good, the one that visits most states that no other has visited is taken, if
-    `visits` gives the states of each episode. The best ones often share most of theirs, and would show few situations.
+    starts don't predict returns, these are the episodes with the highest returns. Returns of stitched episodes are
+    known to a tenth: of those that may be as good, the one that visits most states that no other has visited is taken,
+    if `visits` gives the states of each episode. The best ones often share most of theirs, and would show little.
     """
     tolerance = KNOWN_TO * float(np.abs(returns).mean()) if visits is not None else 0.0
     usual = usual_returns(starts, returns)
@@ -121,12 +121,12 @@ def _varied(
     for group in groups:
         free = group[~np.isin(group, chosen)]
         alike = free[gain[free] >= gain[free].max() - tolerance]
-        best = alike[np.argmax(gain[alike])]
+        best = int(alike[np.argmax(gain[alike])])
         if visits is not None:
-            fresh = np.array([len(set(visits[one].tolist()) - seen) for one in alike])
-            best = alike[np.lexsort((-gain[alike], -fresh))[0]]
+            fresh = np.array([len(set(visits[one].tolist()) - seen) for one in alike.tolist()])
+            best = int(alike[np.lexsort((-gain[alike], -fresh))[0]])
             seen |= set(visits[best].tolist())
-        chosen.append(int(best))
+        chosen.append(best)
     return chosen
 
 

@@ -320,7 +320,7 @@ class Trajectories:
 
         Of logged data those with the highest returns. Of stitched data those that achieve most beyond what is usual
         from such a start, with starts and states as varied as can be (`data/ranking.py`): where all trajectories are
-        good, returns rank starts. Costs that cut-off trajectories have not paid count. Episodes without steps come last.
+        good, returns rank starts. Costs that cut-off trajectories have not paid count. Episodes without steps are last.
         """
         from trajstitch.data.ranking import best_for_their_starts
 
