@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import trajstitch
-from trajstitch import Trajectories
 from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.learning.fit_report import FitReport
 from trajstitch.stitching.config import preset
@@ -28,13 +27,13 @@ class StepLength:
     quantile: float = 0.99
     """No jump may be longer than this share of the logged steps. Larger lets more jumps through."""
 
-    def fit(self, data: Trajectories, key: PRNGKeyArray, roles: ColumnRoles) -> tuple[Longest, FitReport]:
+    def fit(self, data: trajstitch.Trajectories, key: PRNGKeyArray, roles: ColumnRoles) -> tuple[Longest, FitReport]:
         std, rows = np.maximum(data.observations.std(0), 1e-6), data.state_rows
         steps = data.observations[rows + 1] - data.observations[rows]
         limit = np.quantile(np.linalg.norm(steps / std, axis=1), self.quantile)
         return Longest(*map(jnp.asarray, (std, limit))), FitReport("length", True, {"limit": float(limit)})
 
-    def untrained(self, data: Trajectories, key: PRNGKeyArray) -> Longest:
+    def untrained(self, data: trajstitch.Trajectories, key: PRNGKeyArray) -> Longest:
         return Longest(jnp.ones(data.observation_size), jnp.ones(()))
 
     def score(self, model: Longest, candidates: Candidates) -> Candidates:
