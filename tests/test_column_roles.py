@@ -153,9 +153,8 @@ def test_units_do_not_matter() -> None:
 # What the user says
 
 
-NAMED = replace(
-    plant(noise(), context()), metadata=logged(np.zeros((1, 2, 3)), names=["level", "wind", "goal"]).metadata
-)
+NAMES = ["level", "wind", "goal"]
+NAMED = replace(plant(noise(), context()), metadata=Metadata("named", extra={"observation_names": NAMES}))
 
 
 def test_columns_are_chosen_by_name_and_by_number() -> None:

@@ -18,7 +18,7 @@ NAMES = np.array(["level", "price", "goal"])
 
 
 def roles(fixed: str = "", exogenous: str = "") -> ColumnRoles:
-    return ColumnRoles(fixed == NAMES, exogenous == NAMES, np.zeros(3, bool))
+    return ColumnRoles(np.isin(NAMES, fixed), np.isin(NAMES, exogenous), np.zeros(3, bool))
 
 
 def with_column(column: np.ndarray) -> Trajectories:
