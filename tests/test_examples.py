@@ -115,12 +115,11 @@ def test_verb_is_one_file_and_one_line(monkeypatch, tmp_path, capsys):
 
 
 USE = """
-import trajstitch, sys
-from dataclasses import replace
-from trajstitch import cli, formats
+import sys
+from trajstitch import cli, formats, policies
 from trajstitch.stitching.config import PRESETS
 assert "length" in PRESETS["default"].tests
-assert trajstitch.policies.algorithm_class("huber-bc").__name__ == "HuberBC"
+assert policies.algorithm_class("huber-bc").__name__ == "HuberBC"
 assert formats.parse("jsonl:log.jsonl") == ("jsonl", "log.jsonl")
 sys.exit(cli.run(["convert", "jsonl:log.jsonl", "npz:log.npz"]))
 """
@@ -152,10 +151,9 @@ def test_additions_to_a_copy_of_the_package_pass_lint_and_work(tmp_path):
         (package / file).write_text(text.replace(before, f'{before}"{name}": {value},\n'))
     config_file = package / "stitching" / "config.py"
     config_file.write_text(config_file.read_text().replace("\nimport ", f"\n{imports[1]}\nimport ", 1))
-    (tmp_path / "log.jsonl").write_text(
-        '{"observations": [[0.0], [1.0]], "actions": [[0.5]], "rewards": [1.0], '
-        '"terminated": [true], "truncated": [false]}\n'
-    )
+    ends = '"terminated": [true], "truncated": [false]'
+    episode = f'{{"observations": [[0.0], [1.0]], "actions": [[0.5]], "rewards": [1.0], {ends}}}'
+    (tmp_path / "log.jsonl").write_text(f"{episode}\n")
     lint = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
     for code in (lint, USE):

@@ -33,12 +33,12 @@ def value_iteration(data, graph, gain, discount, sweeps=400):
                 near = [n for n in graph.neighbours.of(np.array([node]))[1] if not graph.last[n]]
                 values[node] = np.mean(old[near]) if near else old[~graph.last].mean()
             else:
-                ways = [reward[node] + discount * old[node + 1]]
-                ways += [
+                action_values = [reward[node] + discount * old[node + 1]]
+                action_values += [
                     gain[edge] + discount * old[graph.edges.target[edge]]
                     for edge in range(graph.offsets[node], graph.offsets[node + 1])
                 ]
-                values[node] = max(ways)
+                values[node] = max(action_values)
     return values
 
 

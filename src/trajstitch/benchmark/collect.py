@@ -7,7 +7,6 @@ depend on the number of processes.
 
 import math
 import os
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -24,7 +23,8 @@ from trajstitch.benchmark.lanes import Lanes
 from trajstitch.data import environments
 from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.errors import InputError
-from trajstitch.evaluation.processes import SPAWN, light_processes
+from trajstitch.evaluation import processes
+from trajstitch.evaluation.processes import light_processes
 from trajstitch.learning.bounds import SEED, Bounds, check_bounds
 from trajstitch.policies.policy import Layers, act
 from trajstitch.progress import progress
@@ -91,7 +91,7 @@ def collect(config: Collect) -> Trajectories:
         raise InputError('the built-in sets need MuJoCo: pip install "trajstitch[mujoco]"')
     ladder = load_ladder(which.task)
     episodes: list[Episode] = []
-    with light_processes(), SPAWN.Pool(config.processes or os.cpu_count(), _ignore_interrupts) as pool:
+    with light_processes(), processes.pool(config.processes or os.cpu_count() or 1) as pool:
         with progress(f"Collecting {which.name}", transitions) as advance:
             for episode in _episodes(pool, ladder.environment, recipe(which, ladder, transitions), (config.seed, 0)):
                 episodes.append(episode)
@@ -103,11 +103,6 @@ def collect(config: Collect) -> Trajectories:
                 episodes.append(episode)
                 advance()
     return _assemble(episodes, which, ladder, config)
-
-
-def _ignore_interrupts() -> None:
-    """Ignore Ctrl-C in workers: it reaches the whole process group, and the process that collects ends them itself."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def recipe(which: sets.BuiltIn, ladder: Ladder, transitions: int) -> list[Part]:

@@ -113,8 +113,7 @@ class Command(ColumnFlags):
             for name in ("passes", "value"):
                 if getattr(self.config, name) != getattr(PRESETS[self.preset], name):
                     raise InputError(
-                        f"`{name}` goes with greedy passes, as in `preset=paper`; the preset {self.preset!r} plans "
-                        "instead"
+                        f"`{name}` goes with greedy passes, as in `preset=paper`; {self.preset!r} plans instead"
                     )
         columns = self.mapping(self.source)
         data = sources.load(self.source, columns=columns)

@@ -7,13 +7,25 @@ import contextlib
 import multiprocessing
 import os
 import pickle
+import signal
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.pool import Pool
 from typing import Any
 
 SPAWN = multiprocessing.get_context("spawn")  # a forked jax can deadlock
+
+
+def pool(processes: int) -> Pool:
+    """Return a pool of processes that leave Ctrl-C, which reaches them all, to this one; it ends them itself."""
+    # A child inherits what is blocked, so it is not interrupted while it starts either. Ours comes after the start.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return SPAWN.Pool(processes)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def evaluators(processes: int) -> ProcessPoolExecutor:

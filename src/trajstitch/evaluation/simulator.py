@@ -16,7 +16,8 @@ from jaxtyping import Bool, Float
 from trajstitch.data import environments
 from trajstitch.data.trajectories import Metadata
 from trajstitch.errors import InputError
-from trajstitch.evaluation.processes import SPAWN, light_processes
+from trajstitch.evaluation.processes import light_processes
+from trajstitch.evaluation.processes import pool as start_pool
 from trajstitch.progress import progress
 
 CHUNK = 2_000
@@ -51,7 +52,7 @@ def replay(
     parts = []
     with (
         light_processes(),
-        SPAWN.Pool(min(processes or os.cpu_count() or 1, len(work))) as pool,
+        start_pool(min(processes or os.cpu_count() or 1, len(work))) as pool,
         progress("Replaying in the simulator", len(actions)) as advance,
     ):
         for part in pool.imap(_replay, work):

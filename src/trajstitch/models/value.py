@@ -117,8 +117,8 @@ def fit_values(
     state = begin(config, stack(list(models)), jnp.stack([fit_key for _, fit_key in split]))
     parts = [hold_out(data, config.held_out, usable=data.target_known) for data in sets]
     samples = (transitions(data, train) for data, (train, _) in zip(sets, parts, strict=True))
-    table, ranges = fill_buffer(samples, [len(train) for train, _ in parts], room)
-    best = fit(config, state, table, ranges, title="value").best
+    table, slices = fill_buffer(samples, [len(train) for train, _ in parts], room)
+    best = fit(config, state, table, slices, title="value").best
     return [
         (member(best, number), _fit_report(config, member(best, number), data, held))
         for number, (data, (_, held)) in enumerate(zip(sets, parts, strict=True))

@@ -58,7 +58,7 @@ class BC:
     batch_size: Annotated[int, Bounds(1)] = 256
     """Logged steps in a gradient step."""
     standardise: bool = True
-    """Standardise observations, so that no column's unit decides what is learned. The paper does not."""
+    """On: observations are standardised, so that no column's unit decides what is learned. Off: as in the paper."""
     gaussian: bool = False
     """Learn a standard deviation too, by maximum likelihood, so that the policy has a density."""
 

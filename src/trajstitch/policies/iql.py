@@ -77,9 +77,9 @@ class IQL:
     batch_size: Annotated[int, Bounds(1)] = 256
     """Logged steps in a gradient step."""
     standardise: bool = True
-    """Standardise observations, so that no column's unit decides what is learned. The published method does not."""
+    """On: observations are standardised, so that no column's unit decides what is learned. Off: as published."""
     scale_rewards: bool = True
-    """Scale rewards so that the returns span 1000."""
+    """On: rewards are scaled so that the returns span 1000. Off: they are taken as they are."""
     discount: Annotated[float, Bounds(0, 1)] = 0.99
     """Discount of a reward one step later (γ)."""
     target_rate: Annotated[float, Bounds(0, 1)] = 0.005

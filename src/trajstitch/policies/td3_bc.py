@@ -50,7 +50,7 @@ class TD3BC:
     batch_size: Annotated[int, Bounds(1)] = 256
     """Logged steps in a gradient step."""
     standardise: bool = True
-    """Standardise observations."""
+    """On: observations are standardised. Off: they are taken as they are."""
     discount: Annotated[float, Bounds(0, 1)] = 0.99
     """Discount of a reward one step later (γ)."""
     target_rate: Annotated[float, Bounds(0, 1)] = 0.005

@@ -23,7 +23,7 @@ class Rules:
     """Share of the old return's size that a rebuilt trajectory must gain to be accepted (the paper's p̃). Larger accepts
     fewer."""
     value_test: bool = True
-    """Jump only to states of higher value. Otherwise (greedy passes only) jump to the likeliest candidate and accept
+    """On: jump only to states of higher value. Off (greedy passes only): jump to the likeliest candidate and accept
     every trajectory that changed, which makes the data more varied instead of better."""
     max_jumps: Annotated[int, Bounds(0)] | None = None
     """Accept only trajectories with at most this many jumps made in a pass; None: any number."""

@@ -52,7 +52,7 @@ class NeighbourSearch:
     """Largest distance of a neighbour; None: no limit. authors: the radius that the paper's authors use for Hopper,
     HalfCheetah and Walker2d, on raw states; other tasks get the 16 nearest standardised states."""
     standardise: bool = True
-    """Measure distances between standardised states; otherwise in the data's own units."""
+    """On: measure distances between standardised states. Off: in the data's own units."""
     method: Method = "auto"
     """Search engine; all but `approximate` are exact. auto: the fastest for the data and the machine."""
     recall: Annotated[float, Bounds(0, 1)] = 0.99

@@ -43,7 +43,7 @@ class Plan:
     pessimism: Annotated[float, Bounds(0)] = 1.0
     """Price of a jump, in units of its predicted error times the slope of returns. Larger makes fewer jumps."""
     predicted_rewards: bool = True
-    """Count logged steps by their predicted rewards too, so that no luck is bought; otherwise by what was logged."""
+    """On: logged steps too count by their predicted rewards, so that no luck is bought. Off: by what was logged."""
     improvements: Annotated[int, Bounds(1)] = 200
     """Rounds of policy iteration at most; it stops when nothing changes."""
     max_visits: Annotated[float, Bounds(0, 1)] = 1.0
