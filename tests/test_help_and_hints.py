@@ -9,11 +9,13 @@ from trajstitch import cli
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return what a refused command says."""
     capsys.readouterr()
     try:
-        assert cli.run(arguments) == 2
+        code = cli.run(arguments)
     except SystemExit as ended:
-        assert ended.code == 2
+        code = ended.code
+    assert code == 2
     return capsys.readouterr().err
 
 
