@@ -77,6 +77,8 @@ def check_bounds(config: Any, prefix: str = "", unnamed: tuple[str, ...] = ()) -
         for name, value in config.items():
             check_bounds(value, f"{prefix}{name}.")
     elif is_dataclass(config) and not isinstance(config, type):
+        if hasattr(config, "check_fields"):
+            config.check_fields(prefix)  # pyright: ignore[reportAttributeAccessIssue]
         types = _types(type(config))
         for field in fields(config):
             value, kind = getattr(config, field.name, None), types[field.name]
@@ -85,8 +87,6 @@ def check_bounds(config: Any, prefix: str = "", unnamed: tuple[str, ...] = ()) -
             if any(map(math.isnan, _numbers(value))):
                 raise InputError(f"`{prefix}{field.name}` must be a number, not nan")
             check_bounds(value, prefix if field.name in unnamed else f"{prefix}{field.name}.")
-        if hasattr(config, "check_fields"):
-            config.check_fields(prefix)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _numbers(value: Any) -> list[Any]:
