@@ -53,7 +53,16 @@ class Bounds:
             raise InputError(f"`{name}` must be {limit}, not {_shown(one)}")
 
 
-SEED = Bounds(0, 2**32 - 1)
+class SeedBounds(Bounds):
+    """Bounds of seeds, which say of a negative one that it is negative."""
+
+    def check(self, name: str, value: Any, *, whole: bool = False) -> None:
+        if any(one < 0 for one in _numbers(value)):
+            raise InputError(f"`{name}` must not be negative, not {_shown(value)}")
+        super().check(name, value, whole=whole)
+
+
+SEED = SeedBounds(0, 2**32 - 1)
 """Seeds: a larger one would be cut to 32 bits, and give the numbers of another."""
 
 
