@@ -55,9 +55,13 @@ class Train(ColumnFlags, Generic[Method]):
         words = (policy, self.source, *([f"top-{self.top:g}"] if self.top < 1 else []))
         return self.run or Path("runs") / slug("-".join(words))
 
-    def execute(self) -> None:
+    def check_fields(self, prefix: str) -> None:
+        """Raise for settings that make no sense."""
         algorithm: Any = self.policy
         check_training(algorithm, self.seeds, self.seed, self.top, self.hold_out)
+
+    def execute(self) -> None:
+        algorithm: Any = self.policy
         columns = self.mapping(self.source)
         data = load(self.source, columns=columns)
         if stitching := describe_stitching(data):

@@ -53,7 +53,16 @@ class Bounds:
             raise InputError(f"`{name}` must be {limit}, not {_shown(one)}")
 
 
-SEED = Bounds(0, 2**32 - 1)
+class SeedBounds(Bounds):
+    """Bounds of seeds, which say of a negative one that it is negative."""
+
+    def check(self, name: str, value: Any, *, whole: bool = False) -> None:
+        if any(one < 0 for one in _numbers(value)):
+            raise InputError(f"`{name}` must not be negative, not {_shown(value)}")
+        super().check(name, value, whole=whole)
+
+
+SEED = SeedBounds(0, 2**32 - 1)
 """Seeds: a larger one would be cut to 32 bits, and give the numbers of another."""
 
 
@@ -77,6 +86,8 @@ def check_bounds(config: Any, prefix: str = "", unnamed: tuple[str, ...] = ()) -
         for name, value in config.items():
             check_bounds(value, f"{prefix}{name}.")
     elif is_dataclass(config) and not isinstance(config, type):
+        if hasattr(config, "check_fields"):
+            config.check_fields(prefix)  # pyright: ignore[reportAttributeAccessIssue]
         types = _types(type(config))
         for field in fields(config):
             value, kind = getattr(config, field.name, None), types[field.name]
@@ -85,8 +96,6 @@ def check_bounds(config: Any, prefix: str = "", unnamed: tuple[str, ...] = ()) -
             if any(map(math.isnan, _numbers(value))):
                 raise InputError(f"`{prefix}{field.name}` must be a number, not nan")
             check_bounds(value, prefix if field.name in unnamed else f"{prefix}{field.name}.")
-        if hasattr(config, "check_fields"):
-            config.check_fields(prefix)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _numbers(value: Any) -> list[Any]:
