@@ -51,6 +51,7 @@ def measured(cell: Cell, data_path: str, cores: int) -> list[dict[str, Any]]:
     import numpy as np
 
     import trajstitch
+    from trajstitch.data import environments
     from trajstitch.data.environments import normalised
     from trajstitch.evaluation.evaluate import FIRST_SEED
     from trajstitch.evaluation.rollouts import Rollout, roll_out
@@ -63,7 +64,7 @@ def measured(cell: Cell, data_path: str, cores: int) -> list[dict[str, Any]]:
     seconds = (time.monotonic() - start) / len(policies)
     rows = []
     for policy in policies:
-        rollout = Rollout(facts.environment or "", facts.observation_space, policy, FIRST_SEED, cell.episodes)
+        rollout = Rollout(environments.spec(facts), facts.observation_space, policy, FIRST_SEED, cell.episodes)
         returns = roll_out(rollout)
         asked = {name: value for name, value in asdict(cell).items() if name != "seeds"}
         made = {

@@ -17,7 +17,7 @@ from trajstitch.stitching.greedy import rebuild
 from trajstitch.stitching.neighbours import Neighbours, NeighbourSearch
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.planning import Plan, Problem, evaluate, plan, slope, solve
-from trajstitch.stitching.rewards import PlanRewards, RewardRange
+from trajstitch.stitching.rewards import PlanRewards
 
 
 def value_iteration(data, graph, gain, discount, sweeps=400):
@@ -171,34 +171,6 @@ def test_a_lucky_episode_is_not_preferred(lucky) -> None:
     found = Paths.of(data).returns_by(rewards.logged)
     assert found.std() < 0.3 * data.returns.std()
     assert abs(np.corrcoef(found, data.returns)[0, 1]) < 0.5
-
-
-def test_a_logged_outcome_that_was_not_expected_pays_as_a_jump_does() -> None:
-    data = along_a_line(np.random.default_rng(3).normal(size=(4, 5)))
-    surprise = np.zeros(len(data.observations))
-    surprise[7] = 2.0
-    graph = graph_on(data, {}, error=surprise)
-    allowed = RewardRange.of(data, graph)
-    by_node = np.zeros(len(graph))
-    by_node[data.state_rows] = data.rewards
-    rewards = PlanRewards(allowed, by_node, np.zeros(0), np.zeros(len(graph), bool))
-    usual = 2.0 / data.steps
-    for pessimism in (0.0, 1.0, 3.0):
-        problem = Problem.of(data, graph, Plan(pessimism=pessimism), rewards)
-        price = pessimism * slope(data, graph, 0.99, by_node)
-        paid = by_node - problem.step_reward
-        assert paid[7] == pytest.approx(price * (2 - usual))
-        assert np.delete(paid, 7) == pytest.approx(0)
-    assert slope(data, graph, 0.99, by_node) > 0
-
-
-def test_what_is_usual_everywhere_is_free() -> None:
-    data = along_a_line(np.tile(np.arange(5.0), (4, 1)))
-    graph = graph_on(data, {}, error=np.full(len(data.observations), 0.7))
-    by_node = np.zeros(len(graph))
-    by_node[data.state_rows] = data.rewards
-    rewards = PlanRewards(RewardRange.of(data, graph), by_node, np.zeros(0), np.zeros(len(graph), bool))
-    np.testing.assert_allclose(Problem.of(data, graph, Plan(), rewards).step_reward, by_node, atol=1e-6)
 
 
 def test_nothing_follows_a_stop() -> None:
