@@ -57,7 +57,7 @@ def evaluate(
     returns: list[float] = []
     with ExitStack() as stack:
         apart: Callable[..., Iterable[list[float]]] = map
-        if portable(rollouts):
+        if all(map(portable, (spec, *policies))):
             stack.enter_context(light_processes())
             apart = stack.enter_context(evaluators(count)).map
         advance = stack.enter_context(progress(title, len(policies) * episodes, "episodes"))

@@ -6,7 +6,6 @@ Nothing here imports jax, so that a worker starts in a second and can run beside
 import contextlib
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -45,14 +44,21 @@ def _end_with_parent() -> None:
 
 
 def portable(value: Any) -> bool:
-    """Return whether a worker process can be given this value: not if its class is in the user's script, or a lambda.
+    """Return whether a worker process can import what this value is made of.
 
-    Workers started within `light_processes` don't run that script.
+    It can't if its class, or a function or object that it holds, is defined in the user's script, which workers started
+    within `light_processes` don't run, or inside a function.
     """
-    try:
-        return b"__main__" not in pickle.dumps(value)
-    except (pickle.PicklingError, AttributeError, TypeError):
+    parts = [value, *getattr(value, "__dict__", {}).values()]
+    if any(isinstance(part, str) and part.startswith("__main__:") for part in parts):  # an environment's entry point
         return False
+    return all(_importable(part if isinstance(part, type) or callable(part) else type(part)) for part in parts)
+
+
+def _importable(defined: Any) -> bool:
+    """Return whether a class or function can be imported; an object that is called counts by its class."""
+    defined = defined if hasattr(defined, "__qualname__") else type(defined)
+    return defined.__module__ != "__main__" and "<" not in defined.__qualname__
 
 
 @contextlib.contextmanager
