@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 
 from trajstitch.data import ragged
+from trajstitch.data.ranking import with_missing_costs
 from trajstitch.learning.bounds import Bounds
 from trajstitch.stitching.graph import Edges, EdgeScorer, StitchGraph
 from trajstitch.stitching.jump_tests import Scores, likelihood_margin
@@ -23,8 +24,8 @@ class Rules:
     """Share of the old return's size that a rebuilt trajectory must gain to be accepted (the paper's p̃). Larger accepts
     fewer."""
     value_test: bool = True
-    """On: jump only to states of higher value. Off (greedy passes only): jump to the likeliest candidate and accept
-    every trajectory that changed, which makes the data more varied instead of better."""
+    """On: jump only to states of higher value. Off (greedy passes only): keep all trajectories and add likely,
+    different ones, which makes the data more varied instead of better."""
     max_jumps: Annotated[int, Bounds(0)] | None = None
     """Accept only trajectories with at most this many jumps made in a pass; None: any number."""
     horizon: Annotated[int, Bounds(1)] | None = None
@@ -148,10 +149,8 @@ def _is_better(
     spread = float(old.data.returns.std()) if len(old.data) else 0.0
     # A walk that is only cut off sooner has not saved the costs of the steps it lacks; nor has a trajectory that was
     # cut off earned less than a walk that merely lasts longer.
-    longer = new.lengths - old.lengths
-    new_lacks, old_lacks = np.where(new.terminated, 0, -longer), np.where(old.terminated, 0, longer)
-    new_return = new_return + np.maximum(new_lacks, 0) * np.minimum(new_return / np.maximum(new.lengths, 1), 0)
-    old_return = old_return + np.maximum(old_lacks, 0) * np.maximum(old_return / np.maximum(old.lengths, 1), 0)
+    new_return = with_missing_costs(new_return, new.lengths, new.terminated, old.lengths)
+    old_return = -with_missing_costs(-old_return, old.lengths, old.terminated, new.lengths)
     return new_return > old_return + threshold * np.maximum(np.abs(old_return), spread)
 
 
