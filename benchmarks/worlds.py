@@ -1,4 +1,4 @@
-"""What stitching claims and what it is worth, on every world of the zoo (tests/worlds.py).
+"""What stitched data claims and what is true, on every world of the zoo (tests/worlds.py).
 
     python benchmarks/worlds.py --seeds 10
     python benchmarks/worlds.py --seeds 2 --worlds two-leg,sparse-goal

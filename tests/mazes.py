@@ -199,7 +199,7 @@ class Maze(World):
         return Behaviour(self._states(random, position), act, limit)
 
     def _wandering(self, random: np.random.Generator, position: np.ndarray, limit: int, noise: float) -> Behaviour:
-        """Return episodes that go from one random place to the next, whatever the goal is."""
+        """Return episodes that go from one random place to the next, for any goal."""
         places = random.uniform(-0.95, 0.95, (limit // TIRING + 1, len(position), 2))
 
         def act(states: np.ndarray, time: int, random: np.random.Generator) -> np.ndarray:

@@ -83,7 +83,7 @@ def test_where_starts_do_not_predict_returns_the_highest_returns_are_chosen(seed
     assert sorted(episodes(starts, returns).best(0.1).returns) == pytest.approx(sorted(returns)[-10:])
 
 
-def test_of_logged_data_the_highest_returns_are_chosen_whatever_the_starts() -> None:
+def test_of_logged_data_the_highest_returns_are_chosen_for_any_starts() -> None:
     starts, returns = pendulum(np.random.default_rng(1))
     for data in (episodes(starts, returns, jumps=False), replace(episodes(starts, returns), provenance=None)):
         assert sorted(data.best(0.1).returns) == pytest.approx(sorted(returns)[-20:])

@@ -70,7 +70,7 @@ def plain_error() -> float:
     return error(train(log(), BC(**SMALL), seeds=1)[0], log())
 
 
-def test_a_clone_ignores_no_input_in_whatever_units_other_columns_are(plain_error: float) -> None:
+def test_a_clone_ignores_no_input_in_any_units_of_other_columns(plain_error: float) -> None:
     sets = [log({name: column}) for name, column in COLUMNS.items()]
     for data, (policy,), name in zip(sets, train_together(sets, BC(**SMALL), 1), COLUMNS, strict=True):
         assert error(policy, data) < 2 * plain_error + 0.02, name

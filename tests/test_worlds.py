@@ -84,7 +84,7 @@ def test_nothing_is_luck_where_nothing_is_random(name: str) -> None:
 
 
 def test_jump_that_no_action_makes_is_luck() -> None:
-    """The price of a battery can't be chosen: a walk that turns to a better price claims more than it is worth."""
+    """The price of a battery can't be chosen: a walk that turns to a better price claims more than is true."""
     world = WORLDS["exogenous"]
     data = world.collect(0)
     rows = np.array(data.observations)

@@ -189,7 +189,7 @@ class World(ABC):
     # The truth about data
 
     def true_returns(self, data: Trajectories) -> np.ndarray:
-        """Return what the episodes are worth: by `replayed`, or by `without_luck` where feedback is needed."""
+        """Return the true returns of the episodes: by `replayed`, or by `without_luck` where feedback is needed."""
         feedback = self.knowable and (self.stochastic or self.unstable)
         return self.without_luck(data) if feedback else self.replayed(data)
 
@@ -232,7 +232,7 @@ class World(ABC):
         return total
 
     def without_luck(self, data: Trajectories) -> np.ndarray:
-        """Return each episode's expected rewards, less what luck in its transitions is worth to the good controller.
+        """Return each episode's expected rewards, less the value to the good controller of luck in its transitions.
 
         Luck is how much better the state that a step led to is than those that its state and action truly lead to. In
         the mean over honestly logged data it is 0. A walk of lucky steps, or of jumps that no action makes, is worth

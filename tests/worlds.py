@@ -4,7 +4,7 @@ from worlds import WORLDS
 
 world = WORLDS["two-leg"]
 data = world.collect(seed=0)          # a few thousand transitions, float32
-world.true_returns(data)              # what the same actions are truly worth
+world.true_returns(data)              # the true returns of the same actions
 world.score(policy.act)               # noise-free returns of a policy from the usual starts
 world.optimum, world.success(policy.act)
 """

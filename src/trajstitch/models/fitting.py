@@ -47,7 +47,7 @@ class EnsembleConfig(Algorithm, Protocol):
 
 
 def limited(config: ConfigT, rows: int) -> ConfigT:
-    """Return the config with fewer gradient steps where its `epochs` over so many training steps end sooner."""
+    """Return the config with fewer gradient steps where its `epochs` over this number of rows end sooner."""
     if config.epochs is None:
         return config
     enough = 1000 * math.ceil(config.epochs * rows / config.batch_size / 1000)  # so that few programs are compiled

@@ -1,7 +1,7 @@
 """The gate: every reason to leave data unchanged, in one place.
 
-A plan counts with predicted rewards and pays for surprises, so it needs no test of whether the data is worth stitching:
-where nothing can be gained, it changes nothing. What is left are cases in which nothing can be known: no jump could be
+A plan counts with predicted rewards, so it needs no test of whether stitching pays: where nothing can be gained, it
+changes nothing. What is left are cases in which nothing can be known: no jump could be
 checked, or what decides is not in the observation.
 """
 
