@@ -14,7 +14,7 @@ nearly equal. A column is controlled if a chain of influences leads to it from t
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Integer
 from scipy.linalg import cho_factor, cho_solve
 from scipy.stats import t as student
 
@@ -45,6 +45,12 @@ class ColumnRoles:
     @property
     def controlled(self) -> Bool[np.ndarray, " columns"]:
         return ~(self.fixed | self.exogenous | self.irrelevant)
+
+    def contexts(self, states: Float[np.ndarray, "states columns"]) -> Integer[np.ndarray, " states"] | None:
+        """Return a number for each state, the same for the same fixed columns; None if no column is fixed."""
+        if not self.fixed.any():
+            return None
+        return np.unique(states[:, self.fixed], axis=0, return_inverse=True)[1].reshape(-1)
 
     def without_irrelevant(self) -> tuple["ColumnRoles", Bool[np.ndarray, " columns"]]:
         """Return the roles of the columns that matter, and which these are."""

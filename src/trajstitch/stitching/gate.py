@@ -38,10 +38,8 @@ def single_trajectory(data: Trajectories) -> str | None:
 
 def separate_contexts(data: Trajectories, roles: ColumnRoles, columns: np.ndarray) -> str | None:
     """Return why nothing can be stitched, if no two trajectories have the same fixed columns."""
-    if not roles.fixed.any():
-        return None
-    contexts = data.observations[data.first_rows][:, roles.fixed]
-    if len(np.unique(contexts, axis=0)) < len(data):
+    contexts = roles.contexts(data.observations[data.first_rows])
+    if contexts is None or len(np.unique(contexts)) < len(data):
         return None
     return (
         f"every trajectory has a context of its own: {_named(columns, roles.fixed)} never changes within an episode "

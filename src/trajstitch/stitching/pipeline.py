@@ -30,6 +30,7 @@ from trajstitch.data.normalise import rescale_for_float32
 from trajstitch.data.stitch_record import StitchRecord
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
+from trajstitch.formats.columns import listed
 from trajstitch.learning.bounds import check_bounds, check_seeds
 from trajstitch.learning.fit_report import FitReport
 from trajstitch.models.inverse import fit_inverse
@@ -226,12 +227,10 @@ class Stages:
         self.roles, relevant = roles.without_irrelevant()
         names = np.array(column_names(job.data))
         self.names = names[relevant]
-        """The names of the columns that models see."""
         self.columns = {kind: names[getattr(roles, kind)].tolist() for kind in ("fixed", "exogenous", "irrelevant")}
         """The columns that actions don't control, by role."""
-        for kind, found in self.columns.items():
-            if found:
-                logger.info(f"columns that are {kind}: {', '.join(found[:8])}{' ...' if len(found) > 8 else ''}")
+        for kind in filter(self.columns.get, self.columns):
+            logger.info(f"columns that are {kind}: {listed(self.columns[kind], most=8)}")
         self.recorded = replace(whole, observations=whole.observations[:, relevant])
         """The data as models see it: without irrelevant columns."""
         self.data = self.recorded.filled()
@@ -324,9 +323,7 @@ class Stages:
 
     def scorer(self) -> EdgeScorer:
         if "scorer" not in self._memory:
-            context = None
-            if self.roles.fixed.any():
-                context = np.unique(self.data.observations[:, self.roles.fixed], axis=0, return_inverse=True)[1]
+            context = self.roles.contexts(self.data.observations)
             self._memory["scorer"] = EdgeScorer(self.models()[0], self.config.tests, self.recorded, context)
         return self._memory["scorer"]
 
