@@ -20,8 +20,8 @@ from trajstitch.stitching.acceptance import Rules, propose
 from trajstitch.stitching.diversify import SampleJumps, add_walks
 from trajstitch.stitching.graph import EdgeScorer, StitchGraph, build_graph
 from trajstitch.stitching.greedy import one_pass
-from trajstitch.stitching.jump_tests import Nearby
-from trajstitch.stitching.neighbours import NeighbourSearch
+from trajstitch.stitching.nearby import Nearby
+from trajstitch.stitching.neighbours import Neighbours, NeighbourSearch
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.walk import Walks
 
@@ -41,7 +41,9 @@ def tables(data: Trajectories, near: list[list[int]] | None = None) -> tuple[np.
         error, length = (np.zeros(nodes, np.float32) for _ in range(2))
         error[steps], length[steps] = logged["error"], logged["length"]
         worst = np.array([error[[node, *near[node]]].max() for node in range(nodes)])
-        found = replace(found, nearby=Nearby(worst, float(np.median(worst[length > 0] / length[length > 0]))))
+        usual = float(np.median(worst[length > 0] / length[length > 0]))
+        unused = Neighbours(np.zeros(nodes + 1, np.int64), np.zeros(0, np.int32))
+        found = replace(found, nearby=Nearby(unused, np.zeros(nodes, bool), worst, usual))
     for name, test in made.tests.items():
         found = test.score(made.models.tests[name], found)
     names = ("log_likelihood", "mean_log_likelihood", "consistency")

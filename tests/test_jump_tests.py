@@ -11,12 +11,15 @@ from random_data import jump_tests, models, random_data, scorer
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.models.forward import ForwardEnsemble
 from trajstitch.stitching.graph import EdgeScorer, build_graph
-from trajstitch.stitching.jump_tests import Candidates, Consistency, Nearby
+from trajstitch.stitching.jump_tests import Candidates, Consistency
+from trajstitch.stitching.nearby import Nearby
 from trajstitch.stitching.neighbours import Neighbours, NeighbourSearch
 
 DATA = random_data(np.random.default_rng(0), coarse=False)
 STEPS = DATA.state_rows.astype(np.int32)
 ALL = np.arange(len(DATA.observations), dtype=np.int32)
+ALONE = Neighbours(np.zeros(len(ALL) + 1, np.int64), np.zeros(0, np.int32))
+"""No node has a neighbour."""
 
 
 def ensemble(
@@ -60,7 +63,7 @@ def test_a_jump_may_be_no_surer_than_the_logged_steps_beside_it() -> None:
     assert (sure["consistency"] == 0).all()
     wall = np.zeros(len(ALL), np.float32)
     wall[STEPS[:5]] = 3.0
-    found = scored(ensemble(usual=1e6), replace(jumps(), nearby=Nearby(wall, usual=0.1)))
+    found = scored(ensemble(usual=1e6), replace(jumps(), nearby=Nearby(ALONE, wall > 0, wall, usual=0.1)))
     assert (found["consistency"][:5] > 0.2).all()
     assert (found["consistency"][5:] == 0).all()
 
@@ -68,11 +71,12 @@ def test_a_jump_may_be_no_surer_than_the_logged_steps_beside_it() -> None:
 def test_what_happened_near_a_state_counts_there() -> None:
     neighbours = Neighbours(np.array([0, 1, 2, 3, 3]), np.array([1, 2, 0]))  # 0 sees 1, 1 sees 2, 2 sees 0, 3 nothing
     logged = {"error": np.array([0.1, 0.5, 0.2, np.nan]), "length": np.array([1.0, 1.0, 2.0, np.nan])}
-    found = Nearby.of(neighbours, logged)
-    assert found is not None
+    steps = np.array([True, True, True, False])
+    found = Nearby.of(neighbours, steps, logged)
+    assert found.error is not None
     np.testing.assert_allclose(found.error, [0.5, 0.5, 0.2, 0.0])
     assert found.usual == pytest.approx(0.5)
-    assert Nearby.of(neighbours, {}) is None
+    assert Nearby.of(neighbours, steps).error is None
 
 
 def test_an_exogenous_column_must_be_where_it_was_logged_next() -> None:

@@ -13,11 +13,12 @@ from trajstitch.stitching.config import StitchConfig
 from trajstitch.stitching.jump_tests import Consistency
 from trajstitch.stitching.pipeline import Stitched, StitchJob, stitch_together
 from trajstitch.stitching.planning import Plan
+from trajstitch.stitching.precedent import Precedent
 from worlds import WORLDS
 
 NETWORK = {"hidden": (32, 32), "steps": 1000, "learning_rate": 3e-3, "batch_size": 256}
 BRIEF = StitchConfig(
-    tests={"consistency": Consistency(ForwardDynamics(members=2, patience=1000, **NETWORK))},
+    tests={"precedent": Precedent(), "consistency": Consistency(ForwardDynamics(members=2, patience=1000, **NETWORK))},
     inverse=InverseDynamics(**NETWORK),
     reward=RegressionReward(**NETWORK),
     plan=Plan(max_visits=0.025),
@@ -25,7 +26,7 @@ BRIEF = StitchConfig(
 CHANGED = ("two-leg", "two-leg-steps", "sparse-goal", "sparse-once", "noisy-reward-0.6", "payload-tiny-unit", "costs")
 UNCHANGED = {
     "hidden-luck": "no better than their baseline on held-out steps: reward",
-    "hidden-place": "no better than their baseline on held-out steps: forward dynamics, inverse dynamics, reward",
+    "hidden-place": "no better than their baseline on held-out steps: inverse dynamics, reward, forward dynamics",
     "exogenous": "column 1 moves by chance, not by actions",
     "delayed": "episodes terminate in states that others pass through",
     "set-point": "every trajectory has a context of its own: column 1 never changes within an episode",

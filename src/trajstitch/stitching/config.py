@@ -21,6 +21,7 @@ from trajstitch.stitching.acceptance import Rules
 from trajstitch.stitching.jump_tests import Consistency, JumpTest, Likelihood
 from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.planning import Plan
+from trajstitch.stitching.precedent import Precedent
 
 MODELS = ("inverse", "reward")
 """The models that every stitching has, beside those of its jump tests."""
@@ -145,6 +146,7 @@ PRESETS: dict[str, StitchConfig] = {
     ),
     "default": StitchConfig(
         tests={
+            "precedent": Precedent(),
             "consistency": Consistency(ForwardDynamics(steps=50_000, epochs=200), limit=0.2),
         },
         inverse=InverseDynamics(steps=100_000, epochs=200, learning_rate=3e-4, batch_size=256),
@@ -153,6 +155,7 @@ PRESETS: dict[str, StitchConfig] = {
     ),
     "quick": StitchConfig(
         tests={
+            "precedent": Precedent(),
             "consistency": Consistency(
                 ForwardDynamics(members=2, steps=4_000, epochs=100, learning_rate=2e-3), limit=0.2
             ),

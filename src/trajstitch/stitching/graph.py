@@ -30,9 +30,10 @@ from trajstitch.learning.buffer import padded
 from trajstitch.learning.networks import normaliser_of
 from trajstitch.models.inverse import Inverse
 from trajstitch.models.reward import Reward, crossed, halves
-from trajstitch.progress import progress
+from trajstitch.progress import logger, progress
 from trajstitch.stitching import checked_tests
-from trajstitch.stitching.jump_tests import Candidates, JumpTest, Nearby, Nodes, Scores
+from trajstitch.stitching.jump_tests import Candidates, JumpTest, Nodes, Scores
+from trajstitch.stitching.nearby import Nearby
 from trajstitch.stitching.neighbours import Neighbours, NeighbourSearch, find_neighbours
 from trajstitch.storage.tensors import read_tensors, save_tensors, under
 
@@ -119,17 +120,19 @@ class EdgeScorer:
         terminal[data.state_rows + 1] = data.terminated
         self.terminal = jax.device_put(padded(terminal))
 
-    def knowing(self, neighbours: Neighbours, logged: Scores) -> "EdgeScorer":
-        """Return a scorer that also knows how logged steps went: their scores by node, and each node's neighbours."""
+    def knowing(self, neighbours: Neighbours, logged: Scores | None = None) -> "EdgeScorer":
+        """Return a scorer that also knows each node's neighbours, and how logged steps went: their scores by node."""
         scorer = copy(self)
-        scorer.nearby = Nearby.of(neighbours, logged)
+        steps = ~self.last
+        steps[:-1] &= ~self.unknown[1:]
+        scorer.nearby = Nearby.of(neighbours, steps, logged)
         return scorer
 
     def candidates(self, source: Nodes, target: Nodes) -> Candidates:
         """Return pairs of nodes as the jump tests take them."""
         replaced = np.where(self.last[source], target, source + 1)
         source, target, replaced = (part.astype(np.int32) for part in (source, target, replaced))
-        return Candidates(self.states, source, target, replaced, self.models.inverse)
+        return Candidates(self.states, source, target, replaced, self.models.inverse, nearby=self.nearby)
 
     def score_logged(self, steps: Nodes) -> Scores:
         """Return what jumps are compared with: the scores of the logged steps that leave these nodes."""
@@ -145,7 +148,7 @@ class EdgeScorer:
         if self.context is not None:
             allowed &= self.context[source] == self.context[target]
         kept = np.flatnonzero(allowed)
-        found = replace(self.candidates(source[kept], target[kept]), nearby=self.nearby)
+        found = self.candidates(source[kept], target[kept])
         for name, test in self.tests.items():
             found = checked_tests.score(name, test, self.models.tests[name], found)
             own = {score: values[kept] for score, values in replaced.items()}
@@ -275,6 +278,7 @@ def build_graph(data: Trajectories, scorer: EdgeScorer, search: NeighbourSearch)
     last[ends] = True
     terminal[ends[data.episode_terminated]] = True
     neighbours = _neighbours(_states(data, search), episode, scorer.context, search)
+    scorer = scorer.knowing(neighbours)
 
     steps = np.flatnonzero(~last).astype(np.int32)
     # Where a log breaks off, jumps may go on.
@@ -284,6 +288,8 @@ def build_graph(data: Trajectories, scorer: EdgeScorer, search: NeighbourSearch)
         logged[name] = np.full(rows, np.nan, np.float32)
         logged[name][steps] = values
     scorer = scorer.knowing(neighbours, logged)
+    if "precedent" in logged and scorer.nearby is not None:
+        logger.info(f"one in ten logged steps has a precedent within {scorer.nearby.precedent:.0%} of its length")
     columns: dict[str, _Column] = {}
     with progress("graph", len(sources), "states") as advance:
         for block in _blocks(neighbours, sources):

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Integer, PRNGKeyArray
 
-from trajstitch.data import ragged
 from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.data.normalise import Normaliser
 from trajstitch.data.trajectories import Trajectories
@@ -26,7 +25,7 @@ from trajstitch.learning.losses import log_density
 from trajstitch.models.dynamics import Dynamics, Gaussian, fit_dynamics, untrained_dynamics
 from trajstitch.models.forward import ForwardDynamics, ForwardEnsemble, fit_forward, score_steps, untrained_forward
 from trajstitch.models.inverse import Inverse
-from trajstitch.stitching.neighbours import Neighbours
+from trajstitch.stitching.nearby import Nearby
 
 Nodes = Integer[np.ndarray, " pairs"]
 Scores = dict[str, Float[np.ndarray, " pairs"]]
@@ -54,8 +53,8 @@ class Candidates:
     """The scores so far."""
     action: Float[np.ndarray, "pairs action"] | None = None
     """Each jump's most plausible action (latent 0), once a test has asked for it."""
-    nearby: "Nearby | None" = None
-    """How logged steps went at and near each node, if that is known."""
+    nearby: Nearby | None = None
+    """The logged steps at and near each node, if they are known."""
 
     def __len__(self) -> int:
         return len(self.source)
@@ -77,28 +76,6 @@ class Candidates:
             return self
         action = in_batches(lambda *pair: _actions(self.inverse, self.states, *pair), self.source, self.target)
         return replace(self, action=action)
-
-
-@dataclass(frozen=True)
-class Nearby:
-    """How logged steps went at and near each node."""
-
-    error: Float[np.ndarray, " nodes"]
-    """The largest error of the forward ensemble."""
-    usual: float
-    """Its median over the length of the step logged there."""
-
-    @classmethod
-    def of(cls, neighbours: Neighbours, logged: Scores) -> "Nearby | None":
-        """Return what scores of logged steps by node tell; None if they hold no errors."""
-        if "error" not in logged:
-            return None
-        own = np.nan_to_num(logged["error"])
-        error = own.copy()
-        np.maximum.at(error, ragged.owners(np.diff(neighbours.offsets)), own[neighbours.index])
-        known = logged["length"] > 0
-        usual = float(np.median(error[known] / logged["length"][known])) if known.any() else 0.0
-        return cls(error, usual)
 
 
 @runtime_checkable
@@ -204,9 +181,9 @@ class Consistency:
         )
         error, length, reward = found
         beyond = _beyond(error, length, float(model.usual))
-        if candidates.nearby is not None:
+        nearby = candidates.nearby
+        if nearby is not None and nearby.error is not None:
             # Where logged steps did not go as predicted, such as at a wall, a jump may not either.
-            nearby = candidates.nearby
             beyond = np.maximum(beyond, _beyond(nearby.error[candidates.source], length, nearby.usual))
         scores = {"consistency": np.sqrt(beyond), "error": error, "lowest_reward": reward}
         return replace(candidates, scores={**candidates.scores, **scores})
