@@ -35,7 +35,7 @@ def slowly(data: Trajectories, near: list[np.ndarray], scale: np.ndarray, source
         for one in looked
         if one in starts
     ]
-    return min(found, default=np.inf)
+    return float(min(found, default=np.inf))
 
 
 @pytest.mark.parametrize("seed", range(4))
