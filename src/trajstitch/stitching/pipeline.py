@@ -266,9 +266,11 @@ class Stages:
 
     def reason(self) -> str | None:
         """Return why the data is left unchanged, if it is; this may fit the models."""
+        reason = gate.single_trajectory(self.data)
+        if reason or not self.config.gate:
+            return reason
         return (
-            gate.single_trajectory(self.data)
-            or gate.separate_contexts(self.data, self.roles, self.names)
+            gate.separate_contexts(self.data, self.roles, self.names)
             or gate.random_surroundings(self.recorded, self.roles, self.names)
             or gate.invisible_ends(self.recorded)
             or gate.uninformative_models(self.models()[1])
