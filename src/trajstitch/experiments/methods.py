@@ -5,7 +5,7 @@ from the logged data has as many policies. Policy seeds are numbered through, so
 unchanged its policies are those of the logged data, and equal. All are evaluated in the same episodes.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,6 +23,8 @@ Change = Callable[[StitchConfig], StitchConfig]
 
 
 CLONE = BC()
+SMALL_RATE = 5e-3
+"""Adam's step size at least, for small networks that train for a few steps."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,8 @@ SIZES = {
         q_stitchings=2,
         episodes=1,
         checkpoints=2,
-        network=16,
-        most_steps=40,
+        network=32,
+        most_steps=200,
     ),
 }
 
@@ -139,14 +141,19 @@ Grid = dict[tuple[str, str], list[Cell]]
 """The cells of each set and method: those of one stitching after those of another."""
 
 
-def cells_of(asked: Asked, methods: Mapping[str, Method], default_sets: Iterable[str]) -> Grid:
-    """Return the cells by set and method, in the order of work."""
+def cells_of(
+    asked: Asked, methods: Mapping[str, Method], default_sets: Iterable[str], worlds: Container[str] = ()
+) -> Grid:
+    """Return the cells by set and method, in the order of work. Sets that are `worlds` are collected there."""
     amounts = asked.amounts
     names = asked.methods or tuple(methods)
     for name in names:
         if name not in methods:
             raise InputError(f"unknown method {name!r}{did_you_mean(name, methods)}: choose from {', '.join(methods)}")
-    data = {name: data_of(asked, name) for name in amounts.sets or tuple(default_sets)}
+    data = {
+        name: Data(name, seed=asked.data_seed) if name in worlds else data_of(asked, name)
+        for name in amounts.sets or tuple(default_sets)
+    }
     return {
         (place, name): [
             Cell(
@@ -228,6 +235,8 @@ def limited(config: Any, network: int | None, most_steps: int | None) -> Any:
             value = (network,)
         elif item.name == "batch_size" and network is not None:
             value = min(value, network)
+        elif item.name == "learning_rate" and network is not None:
+            value = max(value, SMALL_RATE)
         else:
             value = limited(value, network, most_steps)
         changes[item.name] = value
