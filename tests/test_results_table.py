@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from trajstitch.experiments.table1_page import TWELVE, method_of
 
 from trajstitch.data.environments import REFERENCE
 from trajstitch.errors import InputError
 from trajstitch.experiments.cells import Result, read_results, save_results
 from trajstitch.experiments.comparison import Table
 from trajstitch.experiments.table1 import BEGIN, END, Measure, Report, cells, report
-from trajstitch.experiments.table1_page import TWELVE, method_of
 
 ROOT = Path(__file__).parents[1]
 CALL = {"commit": "abc", "command": "measure", "machine": "one core", "versions": {"python": "3.13"}}

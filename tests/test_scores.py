@@ -55,7 +55,7 @@ def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
 
 
 def test_interval_of_several_stitchings_resamples_them_as_well() -> None:
-    """Policies that agree within each stitching tell as much as one each: seeds alone would make the interval narrow."""
+    """Policies that agree within each stitching tell as much as one each: as seeds they would seem to tell more."""
     assert interquartile_mean(np.array([[0.0] * 8, [10.0] * 8])) == (5.0, 0.0, 10.0)
     agreeing = np.repeat(np.array([0.0, 3.0, 7.0, 10.0])[:, None], 8, axis=1)
     found, as_seeds = interquartile_mean(agreeing), interquartile_mean(agreeing.ravel())

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trajstitch.errors import InputError
 from trajstitch.experiments.comparison import Table
 from trajstitch.experiments.experiment import Experiment
 from trajstitch.experiments.figures import draw_totals
@@ -16,6 +17,7 @@ from trajstitch.policies.bc import WeightedBC
 from trajstitch.stitching.config import StitchConfig
 from trajstitch.stitching.jump_tests import Consistency, JumpTest, Likelihood
 
+PLANS = "the ablation is of presets that plan: choose `preset=default` or `preset=quick`"
 JOINED = 3
 """Stitchings that are joined, where several are."""
 
@@ -24,7 +26,8 @@ def planned(**changes: Any) -> Change:
     """Return a change of the plan."""
 
     def change(config: StitchConfig) -> StitchConfig:
-        assert config.plan is not None, "the ablation is of presets that plan"
+        if config.plan is None:
+            raise InputError(PLANS)
         return replace(config, plan=replace(config.plan, **changes))
 
     return change
@@ -37,8 +40,9 @@ def configured(**changes: Any) -> Change:
 
 def _forward_steps(config: StitchConfig) -> int:
     """Return how long the preset trains its forward ensemble: what is exchanged trains in proportion."""
-    test = config.tests["consistency"]
-    assert isinstance(test, Consistency)
+    test = config.tests.get("consistency")
+    if not isinstance(test, Consistency):
+        raise InputError(PLANS)
     return test.forward.steps
 
 
@@ -60,12 +64,12 @@ def by_likelihood(config: StitchConfig) -> StitchConfig:
 
 def greedy(config: StitchConfig) -> StitchConfig:
     """Make the paper's greedy passes by a learned V instead of a plan."""
-    return replace(config, plan=None, value=TwinValue(steps=min(TwinValue().steps, 20 * _forward_steps(config))))
+    return replace(config, plan=None, value=TwinValue(steps=min(TwinValue().steps, 5 * _forward_steps(config))))
 
 
 def by_gan(config: StitchConfig) -> StitchConfig:
     """Predict rewards by the paper's conditional GAN."""
-    return replace(config, reward=GenerativeReward(steps=min(500_000, 10 * _forward_steps(config))))
+    return replace(config, reward=GenerativeReward(steps=min(500_000, 5 * _forward_steps(config))))
 
 
 def _variant(title: str, change: Callable[[StitchConfig], StitchConfig], **more: Any) -> Method:

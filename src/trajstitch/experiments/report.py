@@ -214,7 +214,11 @@ def stitching_table(table: Table, stitching: str) -> str:
 
 def claim_table(table: Table, experiment: Experiment) -> str:
     """Return the mean return that each method's stitched data claims, and the truth where it is known."""
-    methods = [method for method in table.methods if any(table.records(name, method) for name in table.sets)]
+    methods = [
+        method
+        for method in table.methods
+        if experiment.methods[method].stitched is not None and experiment.methods[method].gives == "replaced"
+    ]
 
     def cell(name: str, method: str) -> str:
         some = table.records(name, method)

@@ -59,7 +59,9 @@ def stitch_together(
     for job, (outcome,), world in zip(jobs, pipeline.stitch_together(jobs), worlds, strict=True):
         assert job.run is not None
         if not job.run.has("stitched"):
-            truth = {} if world is None else {"true": float(world.true_returns(outcome.after).mean())}
+            truth = {}
+            if world is not None:
+                truth["true"] = float(normalised(world.true_returns(outcome.after), job.data.metadata).mean())
             job.run.write_json("stitched", record(job, outcome) | rounded(truth))
         for graph in job.run.folder.rglob("graph.safetensors"):
             graph.unlink()  # by far the largest file, and no longer needed
