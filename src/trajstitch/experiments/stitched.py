@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -32,6 +32,7 @@ LIMITS = ("limit", "margin")
 """The fields of a jump test that its model doesn't depend on."""
 
 
+@runtime_checkable
 class World(Protocol):
     """Where data is logged and policies are scored without Gymnasium, and the truth about data is known."""
 
