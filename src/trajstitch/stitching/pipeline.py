@@ -262,8 +262,6 @@ class Stages:
         if self.run is not None:
             self.run.write_json("seconds", self.seconds)
 
-    # The gate
-
     def reason(self) -> str | None:
         """Return why the data is left unchanged, if it is; this may fit the models."""
         reason = gate.single_trajectory(self.data)
@@ -275,8 +273,6 @@ class Stages:
             or gate.invisible_ends(self.recorded)
             or gate.uninformative_models(self.models()[1])
         )
-
-    # The models
 
     def models(self) -> tuple[Models, list[FitReport]]:
         return self._kept("models", self._fit_models, self._read_models, self._write_models)
