@@ -23,8 +23,10 @@ def results(name: str, method: str, found: list[list[float]], stitched: Any = No
     """Results of policies that have these scores in two episodes, and 5 more at an earlier checkpoint: a row for each
     stitching."""
     low, high = REFERENCE[name.split("/")[0]]
-    count = {"stitchings": len(found), "seeds": len(found[0])}
-    asked = replace(Asked(sets=(name,), methods=(method,), episodes=2, checkpoints=2, **count), **more)
+    asked = Asked(
+        sets=(name,), methods=(method,), stitchings=len(found), seeds=len(found[0]), episodes=2, checkpoints=2
+    )
+    asked = replace(asked, **more)
     made = cells_of(asked, TABLE1.methods, ())[name, method]
 
     def returns(score: float) -> list[float]:

@@ -23,6 +23,8 @@ Change = Callable[[StitchConfig], StitchConfig]
 
 
 CLONE = BC()
+STEPS = ("steps", "warm_steps", "value_steps")
+"""Fields that are numbers of gradient steps."""
 SMALL_RATE = 5e-3
 """Adam's step size at least, for small networks that train for a few steps."""
 
@@ -228,8 +230,8 @@ def limited(config: Any, network: int | None, most_steps: int | None) -> Any:
         return config
     changes = {}
     for item in fields(config):
-        value = getattr(config, item.name)
-        if item.name in ("steps", "warm_steps", "value_steps") and value is not None and most_steps is not None:
+        value: Any = getattr(config, item.name)
+        if item.name in STEPS and most_steps is not None and value is not None:
             value = min(value, most_steps)
         elif item.name == "hidden" and network is not None:
             value = (network,)
@@ -237,7 +239,5 @@ def limited(config: Any, network: int | None, most_steps: int | None) -> Any:
             value = min(value, network)
         elif item.name == "learning_rate" and network is not None:
             value = max(value, SMALL_RATE)
-        else:
-            value = limited(value, network, most_steps)
-        changes[item.name] = value
+        changes[item.name] = limited(value, network, most_steps)
     return replace(config, **changes)
