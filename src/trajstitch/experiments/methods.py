@@ -228,16 +228,12 @@ def limited(config: Any, network: int | None, most_steps: int | None) -> Any:
         return {name: limited(part, network, most_steps) for name, part in config.items()}
     if not is_dataclass(config) or isinstance(config, type):
         return config
-    changes = {}
-    for item in fields(config):
-        value: Any = getattr(config, item.name)
-        if item.name in STEPS and most_steps is not None and value is not None:
-            value = min(value, most_steps)
-        elif item.name == "hidden" and network is not None:
-            value = (network,)
-        elif item.name == "batch_size" and network is not None:
-            value = min(value, network)
-        elif item.name == "learning_rate" and network is not None:
-            value = max(value, SMALL_RATE)
-        changes[item.name] = limited(value, network, most_steps)
+    values = {item.name: getattr(config, item.name) for item in fields(config)}
+    changes: dict[str, Any] = {name: limited(value, network, most_steps) for name, value in values.items()}
+    if most_steps is not None:
+        changes |= {name: min(changes[name], most_steps) for name in STEPS if changes.get(name) is not None}
+    if network is not None:
+        smaller = {"hidden": (network,), "batch_size": min(changes.get("batch_size", 0), network)}
+        smaller["learning_rate"] = max(changes.get("learning_rate", 0.0), SMALL_RATE)
+        changes |= {name: value for name, value in smaller.items() if name in changes}
     return replace(config, **changes)
