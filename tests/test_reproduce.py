@@ -114,7 +114,7 @@ def test_control_clones_logged_episodes_that_cover_as_many_states(folder):
 def test_variants_that_differ_after_the_models_share_them(folder, caplog):
     measure(folder, "ablation", "ts-bc", stitchings=1)
     with caplog.at_level("INFO", "trajstitch"):
-        _, results = measure(folder, "ablation", "no-price", "no-reward-range", "no-consistency", stitchings=1)
+        _, results = measure(folder, "ablation", "no-price", "no-precedent", "no-consistency", stitchings=1)
     assert "forward dynamics: " not in caplog.text
     assert len({one["config"]["stitching"]["config"] for one in results}) == 3
     assert all("true" in one["stitched"] for one in results)

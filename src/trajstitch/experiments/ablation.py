@@ -16,6 +16,7 @@ from trajstitch.models.value import TwinValue
 from trajstitch.policies.bc import WeightedBC
 from trajstitch.stitching.config import StitchConfig
 from trajstitch.stitching.jump_tests import Consistency, JumpTest, Likelihood
+from trajstitch.stitching.precedent import Precedent
 
 PLANS = "the ablation is of presets that plan: choose `preset=default` or `preset=quick`"
 JOINED = 3
@@ -46,20 +47,21 @@ def _forward_steps(config: StitchConfig) -> int:
     return test.forward.steps
 
 
-def without_consistency(config: StitchConfig) -> StitchConfig:
-    """Let every candidate through; the errors still set the price of jumps."""
+def without(*tests: type) -> Change:
+    """Return the change that lets every candidate pass jump tests of these classes. They still score jumps: a plan's
+    price needs the errors."""
 
     def loose(test: JumpTest) -> JumpTest:
-        return replace(test, limit=None) if isinstance(test, Consistency) else test
+        return replace(test, limit=None) if isinstance(test, Precedent | Consistency) and type(test) in tests else test
 
-    return replace(config, tests={name: loose(test) for name, test in config.tests.items()})
+    return lambda config: replace(config, tests={name: loose(test) for name, test in config.tests.items()})
 
 
 def by_likelihood(config: StitchConfig) -> StitchConfig:
     """Test jumps by the paper's likelihood instead."""
     steps = 4 * _forward_steps(config)  # the paper's 200,000 for the 50,000 of `default`
     likelihood = Likelihood(Dynamics(steps=min(Dynamics().steps, steps)))
-    return replace(config, tests={"likelihood": likelihood, **without_consistency(config).tests})
+    return replace(config, tests={"likelihood": likelihood, **without(Precedent, Consistency)(config).tests})
 
 
 def greedy(config: StitchConfig) -> StitchConfig:
@@ -81,7 +83,8 @@ METHODS = {
     "weighted-bc": Method("weighted BC, nothing stitched", WeightedBC()),
     "filtered": _variant("BC of the best logged trajectories, as many states", unchanged, gives="filtered"),
     "ts-bc": _variant("TS + BC", unchanged),
-    "no-consistency": _variant("without the consistency test", without_consistency),
+    "no-precedent": _variant("without the precedent test", without(Precedent)),
+    "no-consistency": _variant("without the consistency test", without(Consistency)),
     "likelihood": _variant("the paper's likelihood test instead", by_likelihood),
     "greedy": _variant("greedy passes instead of planning", greedy),
     "no-price": _variant("without the price of jumps", planned(pessimism=0.0)),
