@@ -136,6 +136,16 @@ def test_more_passes_continue_from_fewer_to_the_same_bits(folder, caplog):
     assert formats.load(f"npz:{run}").observations.tobytes() == expected.observations.tobytes()
 
 
+def test_expert_fraction_draws_a_line_for_each_method(tmp_path, capsys):
+    names = ["hopper/noisy-expert-0", "hopper/noisy-expert-40"]
+    command = ["reproduce", "expert-fraction", "--size", "small", "--sets", *names, "--methods", "bc"]
+    assert cli.run([*command, "--checkpoints", "1", "--folder", str(tmp_path)]) == 0, capsys.readouterr().err
+    page = (tmp_path / "pages" / "expert-fraction.md").read_text()
+    assert all(f"| {name} |" in page for name in names)
+    assert (tmp_path / "pages" / "expert-fraction.png").stat().st_size > 1000
+    assert (tmp_path / "pages" / "expert-fraction.svg").read_text().startswith("<?xml")
+
+
 def test_every_variant_of_the_ablation_is_a_config_of_its_own():
     methods = EXPERIMENTS["ablation"].methods
     asked = Asked(sets=("hopper/medium",), stitchings=2, seeds=1)

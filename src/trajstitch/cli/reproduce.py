@@ -11,7 +11,7 @@ from trajstitch.progress import logger
 
 @dataclass(frozen=True, kw_only=True)
 class Command(Reproduce):
-    """Measure one of the paper's experiments and write its page: table1, ablation or iterations.
+    """Measure one of the paper's experiments and write its page: table1, ablation, iterations or expert-fraction.
 
     What its folder holds is not measured again, so the same command resumes. At full size this takes a GPU for hours.
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trajstitch.evaluation.scores import Interval, interquartile_mean
+from trajstitch.evaluation.scores import Draws, Interval, interquartile_mean
 from trajstitch.experiments.comparison import Table
 
 INK = "#7a828c"
@@ -58,7 +58,7 @@ def draw_scores(table: Table, looks: dict[str, Look], path: Path) -> None:
     from matplotlib.lines import Line2D
 
     looks = {method: look for method, look in looks.items() if method in table.methods}
-    tasks = _tasks(table.sets)
+    tasks = tasks_of(table.sets)
     with svg(path, len(tasks), (11, 4), png=True) as (figure, panels):
         offsets = np.linspace(-0.32, 0.32, len(looks))
         for axes, (task, names) in zip(panels, tasks.items(), strict=True):
@@ -102,24 +102,26 @@ def draw_totals(table: Table, titles: dict[str, str], mark: str, path: Path) -> 
         axes.set_xlabel("score: interquartile mean over all sets")
 
 
-def draw_lines(table: Table, methods: dict[str, float], axis: str, path: Path) -> None:
-    """Draw the score of each set over a number that each method stands for, with its 95 % interval."""
-    tasks = _tasks(table.sets)
-    with svg(path, len(tasks), (11, 4), png=True) as (_, panels):
-        for axes, (task, names) in zip(panels, tasks.items(), strict=True):
-            for name, colour in zip(names, cycle(COLOURS), strict=False):
-                known = [method for method in methods if (name, method) in table.last.scores]
-                found = [interquartile_mean(table.last.scores[name, method]) for method in known]
-                axes.plot([methods[m] for m in known], [one.value for one in found], "o-", color=colour, label=name)
-                for method, one in zip(known, found, strict=True):
+Lines = dict[str, dict[str, list[tuple[float, Draws]]]]
+"""For each panel, its lines by name: points of a number and scores."""
+
+
+def draw_lines(lines: Lines, axis: str, path: Path) -> None:
+    """Draw the interquartile means of scores over a number, with their 95 % intervals."""
+    with svg(path, len(lines), (11, 4), png=True) as (_, panels):
+        for axes, (title, named) in zip(panels, lines.items(), strict=True):
+            for (name, points), colour in zip(named.items(), cycle(COLOURS), strict=False):
+                found = [(at, interquartile_mean(scores)) for at, scores in points]
+                axes.plot([at for at, _ in found], [one.value for _, one in found], "o-", color=colour, label=name)
+                for at, one in found:
                     if one.low is not None:
-                        axes.plot([methods[method]] * 2, one[1:], color=colour, linewidth=1.2)
-            axes.set(title=task, xlabel=axis)
+                        axes.plot([at] * 2, one[1:], color=colour, linewidth=1.2)
+            axes.set(title=title, xlabel=axis)
             axes.legend(frameon=False, fontsize=8)
         panels[0].set_ylabel("normalised score")
 
 
-def _tasks(sets: tuple[str, ...]) -> dict[str, list[str]]:
+def tasks_of(sets: tuple[str, ...]) -> dict[str, list[str]]:
     """Return the sets of each task, by the first part of their names."""
     tasks: dict[str, list[str]] = {}
     for name in sets:

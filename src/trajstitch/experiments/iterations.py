@@ -6,7 +6,7 @@ from trajstitch.benchmark import sets
 from trajstitch.experiments.ablation import configured, greedy
 from trajstitch.experiments.comparison import Table
 from trajstitch.experiments.experiment import Experiment
-from trajstitch.experiments.figures import draw_lines
+from trajstitch.experiments.figures import Lines, draw_lines, tasks_of
 from trajstitch.experiments.methods import Change, Method
 from trajstitch.stitching.config import StitchConfig
 
@@ -29,7 +29,15 @@ METHODS = {
 
 
 def draw(table: Table, experiment: Experiment, path: Path) -> None:
-    draw_lines(table, {name: float(name) for name in METHODS}, "greedy passes", path)
+    scores = table.last.scores
+    lines: Lines = {
+        task: {
+            name: [(float(count), scores[name, count]) for count in METHODS if (name, count) in scores]
+            for name in names
+        }
+        for task, names in tasks_of(table.sets).items()
+    }
+    draw_lines(lines, "greedy passes", path)
 
 
 EXPERIMENT = Experiment(

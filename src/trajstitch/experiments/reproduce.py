@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from trajstitch.errors import InputError, did_you_mean
-from trajstitch.experiments import ablation, grid, iterations, pages, table1
+from trajstitch.experiments import ablation, expert_fraction, grid, iterations, pages, table1
 from trajstitch.experiments.cells import Result, digest, read_results, save_results
 from trajstitch.experiments.comparison import Table
 from trajstitch.experiments.experiment import Experiment
@@ -18,7 +18,7 @@ from trajstitch.experiments.report import as_csv, as_latex, facts
 from trajstitch.experiments.stitched import World
 from trajstitch.learning.bounds import Bounds, check_bounds
 
-EXPERIMENTS = {one.EXPERIMENT.name: one.EXPERIMENT for one in (table1, ablation, iterations)}
+EXPERIMENTS = {one.EXPERIMENT.name: one.EXPERIMENT for one in (table1, ablation, iterations, expert_fraction)}
 
 
 @dataclass(frozen=True, kw_only=True)
