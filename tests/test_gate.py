@@ -150,6 +150,15 @@ def test_data_comes_back_as_it_was_before_any_model_is_fitted(
     assert not done.after.provenance.stitched.any()
 
 
+@pytest.mark.parametrize("name", ["set-point", "exogenous", "delayed"])
+def test_without_the_gate_data_is_stitched_all_the_same(name: str) -> None:
+    assert Stages(StitchJob(WORLDS[name].collect(0), StitchConfig(gate=False))).reason() is None
+
+
+def test_one_trajectory_has_nowhere_to_jump_to_without_the_gate_either() -> None:
+    assert Stages(StitchJob(WORLDS["single"].collect(0), StitchConfig(gate=False))).reason() is not None
+
+
 def test_the_user_can_say_that_a_column_is_no_context() -> None:
     data = WORLDS["set-point"].collect(0)
     for choice, kept in ((ColumnChoice(), True), (ColumnChoice(fixed=("none",)), False)):

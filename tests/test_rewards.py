@@ -125,6 +125,19 @@ def test_logged_steps_count_by_their_prediction_and_sparse_ones_by_their_log() -
     np.testing.assert_array_equal(rewards.logged[data.state_rows], one.rewards)
 
 
+def test_without_the_range_rewards_are_as_predicted_and_walks_stop_nowhere() -> None:
+    data = random_data(np.random.default_rng(1), coarse=False)
+    graph = graph_of(data, NeighbourSearch(k=4), None)
+    assert graph.edges.reward is not None
+    free, within = (PlanRewards.of(data, graph, scorer(data), reward_range=on) for on in (False, True))
+    np.testing.assert_array_equal(free.jump, graph.edges.reward.astype(np.float64))
+    assert not np.array_equal(free.jump, within.jump)
+    paid = lines([0, 0, 1, 0, 0], [0, 0, 0, 1, 0], *[[0.0] * 5] * 10)
+    graph = graph_of(paid, NeighbourSearch(k=4), None)
+    assert PlanRewards.of(paid, graph, scorer(paid)).stops.any()
+    assert not PlanRewards.of(paid, graph, scorer(paid), reward_range=False).stops.any()
+
+
 def test_a_step_whose_next_state_is_unknown_keeps_its_logged_reward() -> None:
     data = random_data(np.random.default_rng(1), coarse=False)
     rows = data.observations.copy()

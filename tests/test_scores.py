@@ -54,6 +54,33 @@ def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     assert np.mean(hits) > 0.85
 
 
+def test_interval_of_several_stitchings_resamples_them_as_well() -> None:
+    """Policies that agree within each stitching tell as much as one each: as seeds they would seem to tell more."""
+    assert interquartile_mean(np.array([[0.0] * 8, [10.0] * 8])) == (5.0, 0.0, 10.0)
+    agreeing = np.repeat(np.array([0.0, 3.0, 7.0, 10.0])[:, None], 8, axis=1)
+    found, as_seeds = interquartile_mean(agreeing), interquartile_mean(agreeing.ravel())
+    widths = [np.subtract(one.high, one.low) for one in (found, as_seeds)]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    assert widths[0] > 1.5 * widths[1]
+    one = np.array([1.0, 2.0, 4.0, 8.0])
+    assert interquartile_mean(one[None]) == interquartile_mean(one)
+
+
+def test_interval_of_stitchings_covers_the_truth_about_as_often_as_it_says() -> None:
+    random = np.random.default_rng(0)
+    draws = random.normal(size=(100, 10, 1)) + 0.3 * random.normal(size=(100, 10, 3))
+    hits = [found.low <= 0 <= found.high for found in map(interquartile_mean, draws)]  # pyright: ignore
+    assert np.mean(hits) > 0.8
+    as_seeds = [found.low <= 0 <= found.high for found in map(interquartile_mean, draws.reshape(100, -1))]  # pyright: ignore
+    assert np.mean(as_seeds) < np.mean(hits)
+
+
+def test_improvement_over_seeds_by_stitchings_counts_every_pair() -> None:
+    ours, theirs = np.array([[3.0, 4.0], [1.0, 2.0]]), np.array([2.5, 0.0])
+    found = probability_of_improvement([ours], [theirs])
+    assert found.value == 6 / 8
+    assert (found.low, found.high) == (0.0, 1.0)  # both ends have a chance of at least 1 in 16
+
+
 def test_one_seed_has_no_interval_and_no_spread() -> None:
     found = Summary.of(np.array([3.0]))
     assert (found.mean, found.std, found.iqm) == (3.0, None, (3.0, None, None))

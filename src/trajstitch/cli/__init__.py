@@ -24,6 +24,7 @@ VERBS = {
     "simulate": "check a run's jumps in the simulator",
     "train": "train a policy on a data set, several seeds at once",
     "evaluate": "roll out a run's policies and score them",
+    "reproduce": "measure one of the paper's experiments and write its page",
     "expert": "train a ladder of policies (TD3) for the built-in sets",
 }
 

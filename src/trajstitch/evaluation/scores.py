@@ -2,6 +2,10 @@
 
 A score is a seed's mean over its episodes: training is what varies, so the seeds are the sample. Intervals are 95 %
 bootstrap intervals that resample the seeds within each set (Agarwal et al. 2021); one seed has none.
+
+Where each of several stitchings of a set has policies of its own, both vary, and policies of one stitching are no
+independent sample. Such scores are given as one row per stitching, and the bootstrap is hierarchical: it draws
+stitchings, and then policies within each.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +21,8 @@ CONFIDENCE = 0.95
 
 Seeds = Float[np.ndarray, " _seeds"]
 """The scores of all seeds on one set; sets may differ in their number."""
+Draws = Seeds | Float[np.ndarray, "_stitchings _seeds"]
+"""The scores on one set, by seed or by stitching and seed."""
 
 
 class Interval(NamedTuple):
@@ -30,7 +36,7 @@ class Interval(NamedTuple):
         return f"{self.value:.1f}" + ("" if self.low is None else f" [{self.low:.1f}, {self.high:.1f}]")
 
 
-def interquartile_mean(*sets: Seeds) -> Interval:
+def interquartile_mean(*sets: Draws) -> Interval:
     """Return the mean of the middle half of all seeds' scores on one set or several."""
 
     def statistic(*sets: np.ndarray, axis: int) -> np.ndarray | np.floating:
@@ -39,10 +45,10 @@ def interquartile_mean(*sets: Seeds) -> Interval:
     return _with_interval(statistic, sets)
 
 
-def probability_of_improvement(ours: Sequence[Seeds], theirs: Sequence[Seeds]) -> Interval:
+def probability_of_improvement(ours: Sequence[Draws], theirs: Sequence[Draws]) -> Interval:
     """Return the probability that a seed of ours scores higher than one of theirs on the same set; ties count half.
 
-    Both hold the seeds' scores for each set; all sets count the same.
+    Both hold the scores for each set; all sets count the same.
     """
     count = len(ours)
 
@@ -57,10 +63,16 @@ def probability_of_improvement(ours: Sequence[Seeds], theirs: Sequence[Seeds]) -
     return _with_interval(statistic, (*ours, *theirs))
 
 
-def _with_interval(statistic: Callable[..., np.ndarray | np.floating], sets: Sequence[Seeds]) -> Interval:
-    value = float(statistic(*sets, axis=-1))
-    if min(map(len, sets)) < 2:
+def _with_interval(statistic: Callable[..., np.ndarray | np.floating], sets: Sequence[Draws]) -> Interval:
+    value = float(statistic(*map(np.ravel, sets), axis=-1))
+    if min(one.size for one in sets) < 2:
         return Interval(value, None, None)
+    if any(one.ndim > 1 and len(one) > 1 for one in sets):
+        random = np.random.default_rng(0)
+        drawn = statistic(*(_resampled(np.atleast_2d(one), random) for one in sets), axis=-1)
+        low, high = np.quantile(drawn, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
+        return Interval(value, float(low), float(high))
+    sets = [one.ravel() for one in sets]
     found = bootstrap(
         tuple(sets),
         statistic,
@@ -71,6 +83,16 @@ def _with_interval(statistic: Callable[..., np.ndarray | np.floating], sets: Seq
         random_state=np.random.default_rng(0),  # pyright: ignore[reportCallIssue]  # `rng` came with scipy 1.15
     ).confidence_interval
     return Interval(value, float(found.low), float(found.high))
+
+
+def _resampled(
+    scores: Float[np.ndarray, "stitchings seeds"], random: np.random.Generator
+) -> Float[np.ndarray, "resamples draws"]:
+    """Return resamples of scores: stitchings are drawn, and then seeds within each."""
+    stitchings, seeds = scores.shape
+    stitching = random.integers(stitchings, size=(RESAMPLES, stitchings, 1))
+    seed = random.integers(seeds, size=(RESAMPLES, stitchings, seeds))
+    return scores[stitching, seed].reshape(RESAMPLES, -1)
 
 
 @dataclass(frozen=True)
@@ -85,9 +107,9 @@ class Summary:
     iqm: Interval
 
     @classmethod
-    def of(cls, scores: Seeds) -> "Summary":
-        std = float(scores.std(ddof=1)) if len(scores) > 1 else None
-        return cls(tuple(scores.tolist()), float(scores.mean()), std, interquartile_mean(scores))
+    def of(cls, scores: Draws) -> "Summary":
+        std = float(scores.std(ddof=1)) if scores.size > 1 else None
+        return cls(tuple(scores.ravel().tolist()), float(scores.mean()), std, interquartile_mean(scores))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"iqm": self.iqm._asdict()}

@@ -1,7 +1,8 @@
 """A cell of an experiment: one policy, trained on one data set by one learner with one seed, and its result.
 
 A cell's key is a hash of its config. Its result is one small JSON object that holds the config, the return of every
-episode, what stitching did to the data, and how it was made: seconds, commits, command, machine and versions.
+episode at each checkpoint, what stitching did to the data, and how it was made: seconds, commits, command, machine and
+versions.
 """
 
 import hashlib
@@ -9,7 +10,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -54,6 +55,9 @@ class Stitching:
     """The config, if it isn't a preset's."""
     seed: Annotated[int, SEED] = 0
     """Seed of the stitching; cells that share it share one stitched data set."""
+    gives: Literal["replaced", "union", "filtered"] = "replaced"
+    """What is learned from. replaced: the stitched data. union: the logged episodes, then the changed ones, for
+    learners of Q. filtered: a control, logged episodes only: the best, as many as cover the same share of states."""
 
     def config_for(self, data: Trajectories) -> StitchConfig:
         """Return how to stitch this data; the `paper` preset depends on the task."""
@@ -96,6 +100,8 @@ class Cell:
     """Seed of the policy."""
     episodes: Annotated[int, Bounds(1)] = field(default=20, kw_only=True)
     """Episodes that it is evaluated in."""
+    checkpoints: Annotated[int, Bounds(1, 7)] = field(default=1, kw_only=True)
+    """Checkpoints that are evaluated, the last of seven: after 40 %, 50 % and so on of the steps, as in the paper."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -103,10 +109,11 @@ class Cell:
         return as_json(
             {
                 "data": asdict(self.data),
-                "stitching": self.stitching and self.stitching.facts,
+                "stitching": self.stitching and self.stitching.facts | {"gives": self.stitching.gives},
                 "learner": self.learner.facts,
                 "seed": self.seed,
                 "episodes": self.episodes,
+                "checkpoints": self.checkpoints,
             }
         )
 
@@ -117,19 +124,29 @@ class Cell:
     @property
     def policy_name(self) -> str:
         """A file name that says what the policy was trained from."""
-        config = {name: value for name, value in self.config.items() if name != "episodes"}
+        config = {name: value for name, value in self.config.items() if name not in ("episodes", "checkpoints")}
         return f"{config['learner']['policy'].lower()}-{slug(self.data.source)}-{digest(config)}"
 
     def __str__(self) -> str:
-        stitched = f", stitched ({self.stitching.name})" if self.stitching else ""
+        how = self.stitching
+        stitched = f", stitched ({how.name}, seed {how.seed}, {how.gives})" if how else ""
         top = f", best {self.learner.top:.0%}" if self.learner.top < 1 else ""
         return f"{type(self.learner.algorithm).__name__} on {self.data.source}{stitched}{top}, seed {self.seed}"
 
 
 def score(result: Result) -> float:
-    """Return the mean of a result's episodes as a normalised score (0 random, 100 expert)."""
+    """Return the mean of a result's episodes, at the last checkpoint, as a normalised score (0 random, 100 expert)."""
+    return _score(result, result["returns"])
+
+
+def best_score(result: Result) -> float:
+    """Return the score of the best checkpoint, chosen by evaluating in the environment, as the paper does."""
+    return max(_score(result, one["returns"]) for one in result["checkpoints"])
+
+
+def _score(result: Result, returns: list[float]) -> float:
     reference = result["reference"] and tuple(result["reference"])
-    return float(normalised(np.array(result["returns"]), Metadata(reference=reference)).mean())
+    return float(normalised(np.array(returns), Metadata(reference=reference)).mean())
 
 
 def read_results(place: Path) -> list[Result]:

@@ -1,6 +1,6 @@
 """Results as a table of data sets by methods, and which method is better where by more than chance."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from trajstitch.errors import InputError
-from trajstitch.evaluation.scores import Interval, Seeds, interquartile_mean, probability_of_improvement
-from trajstitch.experiments.cells import Result, score
+from trajstitch.evaluation.scores import Draws, Interval, interquartile_mean, probability_of_improvement
+from trajstitch.experiments.cells import Result, best_score, score
 
 NONE = "–"
 """Stands for what is not measured."""
@@ -19,11 +19,11 @@ TRIALS = 200
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Each seed's score by (data set, method)."""
+    """The scores of all policies by (data set, method)."""
 
-    scores: dict[tuple[str, str], Seeds]
+    scores: dict[tuple[str, str], Draws]
     sets: tuple[str, ...]
-    """Every data set, measured or not, in the order of the page."""
+    """Every data set, in the order of the page."""
 
     def common(self, *methods: str) -> list[str]:
         """Return the sets on which all of these methods are measured."""
@@ -37,7 +37,7 @@ class Scores:
 
     @cache  # noqa: B019
     def better(self, ours: str, theirs: str, *sets: str) -> Interval:
-        """Return the probability that a seed of `ours` scores higher than one of `theirs` on these sets."""
+        """Return the probability that a policy of `ours` scores higher than one of `theirs` on these sets."""
         return probability_of_improvement(
             [self.scores[name, ours] for name in sets], [self.scores[name, theirs] for name in sets]
         )
@@ -70,47 +70,41 @@ def probability(improvement: Interval) -> str:
 
 
 @cache
-def false_alarms(seeds: int) -> float:
-    """Return how often `verdict` calls one of two equal methods better, with this number of seeds."""
-    equals = np.random.default_rng(0).normal(size=(TRIALS, 2, seeds))
-    called = [verdict(probability_of_improvement([one], [other])) != "neither" for one, other in equals]
+def false_alarms(stitchings: int, seeds: int) -> float:
+    """Return how often `verdict` calls one of two equal methods better, with policies of this many stitchings."""
+    equals = np.random.default_rng(0).normal(size=(TRIALS, 2, stitchings, seeds))
+    called = [verdict(probability_of_improvement([one], [other.ravel()])) != "neither" for one, other in equals]
     return float(np.mean(called))
 
 
 class Table:
-    """Results by data set and method, with those that were measured again since."""
+    """Results by data set and method. A result names both, as `set` and `method`."""
 
-    def __init__(self, results: Iterable[Result], method_of: Callable[[dict[str, Any]], str], sets: Sequence[str]):
-        """Make a table of results, the oldest first; `method_of` gives the method of a cell's config.
-
-        `sets` are the sets of the first rows, measured or not. Of two results for one seed, the later counts.
-        """
-        latest: dict[tuple[str, str, int], Result] = {}
-        before: dict[tuple[str, str], list[float]] = {}
-        self.replaced: list[Result] = []
-        """Results that were measured again with the same settings: the difference shows what chance does."""
-        for result in results:
-            config = result["config"]
-            name, method = config["data"]["source"], method_of(config)
-            old = latest.get((name, method, config["seed"]), result)
-            if old != result and _settings(old) == _settings(result):
-                self.replaced.append(old)
-                before.setdefault((name, method), []).append(score(old))
-            latest[name, method, config["seed"]] = result
-        if not latest:
+    def __init__(self, results: Iterable[Result], methods: Sequence[str]) -> None:
+        """Make a table of results, those of one stitching after those of another; `methods` are in the page's order."""
+        self.results = list(results)
+        if not self.results:
             raise InputError("nothing is measured yet")
-        self.sets = tuple(dict.fromkeys((*sets, *(name for name, _, _ in latest))))
         self.cells: dict[tuple[str, str], list[Result]] = {}
-        """The results of each set and method, by seed."""
-        for name, method, seed in sorted(latest, key=lambda place: (self.sets.index(place[0]), *place[1:])):
-            self.cells.setdefault((name, method), []).append(latest[name, method, seed])
-        self.results = [result for some in self.cells.values() for result in some]
-        self.seeds = _one("seeds", map(len, self.cells.values()))
-        self.episodes = _one("episodes", (result["config"]["episodes"] for result in self.results))
-        _one("data seeds", (result["config"]["data"]["seed"] for result in self.results))
-        self.scores = Scores({place: np.array([*map(score, some)]) for place, some in self.cells.items()}, self.sets)
-        self.before = Scores({place: np.array(some) for place, some in before.items()}, self.sets)
-        """The scores of cells that were measured again, as they were before."""
+        """The results of each set and method."""
+        for result in self.results:
+            self.cells.setdefault((result["set"], result["method"]), []).append(result)
+        self.sets = tuple(dict.fromkeys(result["set"] for result in self.results))
+        measured = {method for _, method in self.cells}
+        self.methods = tuple(method for method in methods if method in measured)
+        for name in ("episodes", "checkpoints"):
+            values = sorted({result["config"][name] for result in self.results})
+            if len(values) > 1:
+                raise InputError(f"cells with different {name} ({', '.join(map(str, values))}) make no table")
+        self.last = Scores({place: draws(some, score) for place, some in self.cells.items()}, self.sets)
+        """Scores of the last checkpoints, by which methods are ranked."""
+        self.best = Scores({place: draws(some, best_score) for place, some in self.cells.items()}, self.sets)
+        """Scores of each policy's best checkpoint."""
+
+    @property
+    def common(self) -> list[str]:
+        """The sets on which every method is measured."""
+        return self.last.common(*self.methods)
 
     @cached_property
     def stitchings(self) -> dict[str, dict[str, list[dict[str, Any]]]]:
@@ -118,20 +112,24 @@ class Table:
         found: dict[str, dict[str, dict[int, dict[str, Any]]]] = {}
         for result in self.results:
             if result["stitched"]:
-                stitching, name = result["config"]["stitching"], result["config"]["data"]["source"]
-                by_seed = found.setdefault(stitching["name"], {}).setdefault(name, {})
+                stitching = result["config"]["stitching"]
+                by_seed = found.setdefault(stitching["name"], {}).setdefault(result["set"], {})
                 by_seed.setdefault(stitching["seed"], result["stitched"])
-        return {name: {one: [*some.values()] for one, some in found[name].items()} for name in sorted(found)}
+        return {name: {one: [*some.values()] for one, some in found[name].items()} for name in found}
+
+    def records(self, name: str, method: str) -> list[dict[str, Any]]:
+        """Return what the stitchings of a method did to a set."""
+        some = self.cells.get((name, method), [])
+        by_seed = {one["config"]["stitching"]["seed"]: one["stitched"] for one in some if one["stitched"]}
+        return [*by_seed.values()]
 
 
-def _settings(result: Result) -> dict[str, Any]:
-    """Return what a result depends on, except for chance: which seed stitched the data is chance."""
-    config = result["config"]
-    return config | {"stitching": config["stitching"] and config["stitching"] | {"seed": None}}
-
-
-def _one(name: str, values: Iterable[int]) -> int:
-    found = sorted(set(values))
-    if len(found) > 1:
-        raise InputError(f"cells with different {name} ({', '.join(map(str, found))}) make no table")
-    return found[0]
+def draws(results: Sequence[Result], score: Any) -> Draws:
+    """Return the scores of results: in one row, or in a row for each stitching."""
+    rows: dict[int, list[float]] = {}
+    for result in results:
+        stitching = result["config"]["stitching"]
+        rows.setdefault(-1 if stitching is None else stitching["seed"], []).append(score(result))
+    if len({len(row) for row in rows.values()}) > 1:
+        raise InputError("stitchings with different numbers of policies make no table")
+    return np.array([*rows.values()]).squeeze(0) if len(rows) == 1 else np.array([*rows.values()])

@@ -3,7 +3,7 @@
     cells/KEY.json                  a cell's result
     data/NAME.json, NAME.npz        facts about a data set; the set itself where it was collected for the experiment
     stitched/NAME/                  the run of a stitching, with what it did to the data in stitched.json
-    policies/NAME.safetensors       a trained policy
+    policies/NAME.safetensors       a trained policy; its earlier checkpoints are NAME-STEPS.safetensors
     training/NAME.safetensors       the state of a training that the time limit stopped
     locks/                          held by the process that makes a thing
 
@@ -14,12 +14,13 @@ on an accelerator takes little longer than measuring one of them.
 import json
 import time
 import traceback
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 from filelock import FileLock, Timeout
 
 import trajstitch
@@ -28,14 +29,15 @@ from trajstitch.benchmark.collect import Collect, collect
 from trajstitch.data.environments import reference
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
-from trajstitch.evaluation.evaluate import evaluate
+from trajstitch.evaluation.evaluate import FIRST_SEED, evaluate
 from trajstitch.experiments.cells import Cell, Data, Stitching, digest, rounded, score
 from trajstitch.experiments.provenance import now, this_call
-from trajstitch.experiments.stitched import stitch_together
+from trajstitch.experiments.stitched import World, borrow, learned_from, stitch_together
 from trajstitch.learning.bounds import Bounds, check_bounds
 from trajstitch.learning.fit import State
 from trajstitch.policies.policy import Policy, load_policies, save_policies
-from trajstitch.policies.train import train_together
+from trajstitch.policies.train import CHUNK, deploy_each, schedule, train_together
+from trajstitch.policies.training_data import TrainingData
 from trajstitch.progress import logger
 from trajstitch.stitching.config import StitchConfig
 from trajstitch.stitching.pipeline import StitchJob
@@ -63,18 +65,25 @@ def local(measure: Measure, groups: list[list[Cell]], /) -> list[str]:
     return [failure for group in groups for failure in measure(group)]
 
 
-def run(cells: Iterable[Cell], folder: Path, time_limit: float | None = None, engine: Engine = local) -> list[str]:
+def run(
+    cells: Iterable[Cell],
+    folder: Path,
+    time_limit: float | None = None,
+    engine: Engine = local,
+    worlds: Mapping[str, World] | None = None,
+) -> list[str]:
     """Measure the cells that have no result in the folder, and return what failed, a line each.
 
     After `time_limit` seconds nothing else is started, and a training saves its state and stops; the next call resumes
-    it. A failure costs no cells but its own. Several processes may share the folder.
+    it. A failure costs no cells but its own. Several processes may share the folder. The data of a cell may be that of
+    one of the `worlds`, by its name.
     """
     Bounds(0).check("time_limit", time_limit)
     cells = list(dict.fromkeys(cells))
     for cell in cells:
         check_bounds(cell)
     deadline = float("inf") if time_limit is None else time.time() + time_limit
-    bench = Bench(folder, deadline, this_call())
+    bench = Bench(folder, deadline, this_call(), worlds or {})
     missing = [cell for cell in cells if not bench.result(cell).exists()]
     sizes: dict[Data, tuple[int, int]] = {}
     failures = []
@@ -93,7 +102,8 @@ def groups(cells: Iterable[Cell], sizes: dict[Data, tuple[int, int]]) -> list[li
     """
 
     def kind(cell: Cell) -> Hashable:
-        return cell.learner.algorithm, cell.stitching and replace(cell.stitching, seed=0), sizes[cell.data]
+        how = cell.stitching and replace(cell.stitching, seed=0)
+        return cell.learner.algorithm, how, cell.checkpoints, sizes[cell.data]
 
     return list(_by(cells, kind).values())
 
@@ -110,6 +120,7 @@ class Bench:
     deadline: float
     """By `time.time()`."""
     call: dict[str, Any]
+    worlds: Mapping[str, World] = field(default_factory=dict)
 
     def result(self, cell: Cell) -> Path:
         return self.folder / "cells" / f"{cell.key}.json"
@@ -150,19 +161,32 @@ class Bench:
 
         def data_of(cell: Cell) -> Trajectories:
             job = _stitching_of(cell)
-            data = logged[cell.data] if job is None else stitched[job][0]
+            data = logged[cell.data]
+            if job is not None and cell.stitching is not None:
+                data = learned_from(cell.stitching.gives, data, *stitched[job])
             return data.best(cell.learner.top) if cell.learner.top < 1 else data
 
         policies = self._trained(list(dict.fromkeys(sources.values())), data_of)
         for (data, episodes), some in _by(cells, lambda cell: (cell.data, cell.episodes)).items():
             self._check_time(f"evaluation on {data.source}")
             start = time.monotonic()
-            returns = evaluate([policies[sources[cell]] for cell in some], logged[data].metadata, episodes)
+            # Cells that share a policy, where stitching left the data unchanged, share its episodes.
+            due = list(dict.fromkeys(sources[cell] for cell in some))
+            played = [policy for cell in due for policy in policies[cell]]
+            rows = iter(rounded(self._returns(data, played, logged[data], episodes).tolist()))
+            returns = {cell: [{"steps": one.steps, "returns": next(rows)} for one in policies[cell]] for cell in due}
             seconds = (time.monotonic() - start) / len(some)
-            for cell, row in zip(some, returns, strict=True):
-                job = _stitching_of(cell)
-                facts = {"returns": row.round(1).tolist(), "stitched": job and stitched[job][1]}
-                self._write_result(cell, facts, logged[data], policies[sources[cell]].config, seconds)
+            for cell in some:
+                job, found = _stitching_of(cell), returns[sources[cell]]
+                facts = {"returns": found[-1]["returns"], "checkpoints": found, "stitched": job and stitched[job][1]}
+                self._write_result(cell, facts, logged[data], policies[sources[cell]][-1].config, seconds)
+
+    def _returns(self, data: Data, policies: list[Policy], logged: Trajectories, episodes: int) -> np.ndarray:
+        """Return the returns of each policy's episodes; every policy has the same episode seeds."""
+        world = self.worlds.get(data.source)
+        if world is None:
+            return evaluate(policies, logged.metadata, episodes)
+        return np.array([world.score(policy.act, episodes, FIRST_SEED) for policy in policies])
 
     def _write_result(
         self, cell: Cell, facts: dict[str, Any], data: Trajectories, training: dict[str, Any], seconds: float
@@ -196,7 +220,9 @@ class Bench:
         with self._lock(data.name):
             self._check_time(f"loading {data.source}")
             start = time.monotonic()
-            if data.transitions is None and data.seed == 0:
+            if data.source in self.worlds:
+                loaded = self.worlds[data.source].collect(data.seed)
+            elif data.transitions is None and data.seed == 0:
                 loaded = trajstitch.load(data.source)
             else:
                 path = file.with_suffix(".npz")
@@ -228,7 +254,8 @@ class Bench:
                     [
                         StitchJob(logged[job[0]], configs[job], job[1].seed, run=run, before_stage=self._check_stage)
                         for run, job in zip(runs, some, strict=True)
-                    ]
+                    ],
+                    [self.worlds.get(job[0].source) for job in some],
                 )
                 found |= dict(zip(some, outcomes, strict=True))
         return found
@@ -237,40 +264,66 @@ class Bench:
         """Start or resume the run of a stitching, and add this commit to those that made it, unless it is finished."""
         facts = {"data": job[0].name, "seed": job[1].seed, "config": asdict(config)}
         run = Run.start(self.folder / "stitched" / _name(job), "stitch", facts, resume=True)
+        borrow(run, self.folder / "stitched")
         commits = run.read_json("commits", list) if run.has("commits") else []
         if not run.has("stitched") and self.call["commit"] not in commits:
             run.write_json("commits", [*commits, self.call["commit"]])
         return run
 
-    def _trained(self, cells: Sequence[Cell], data_of: Callable[[Cell], Trajectories]) -> dict[Cell, Policy]:
-        """Return the policy of each cell; those that are missing are trained, in one call for equal seeds."""
-        files = {cell: self.folder / "policies" / f"{cell.policy_name}.safetensors" for cell in cells}
-        missing = [cell for cell in cells if not files[cell].exists()]
+    def _trained(self, cells: Sequence[Cell], data_of: Callable[[Cell], Trajectories]) -> dict[Cell, list[Policy]]:
+        """Return the checkpoints of each cell's policy; those that are missing are trained, in one call if possible."""
+        missing = [cell for cell in cells if not all(path.exists() for path in self._checkpoints(cell))]
         by_data = _by(missing, lambda cell: replace(cell, seed=0, episodes=1)).values()
-        for seeds, parts in _by(by_data, lambda some: tuple(sorted({cell.seed for cell in some}))).items():
-            numbers = range(seeds[0], seeds[-1] + 1)
-            names = [files[cell].stem for part in parts for cell in part]
+        ranges = {tuple(some): (min(each.seed for each in some), max(each.seed for each in some)) for some in by_data}
+        for count, parts in _by(ranges, lambda some: ranges[some][1] - ranges[some][0] + 1).items():
+            names = [self._policy(cell).stem for part in parts for cell in part]
             state = self.folder / "training" / f"{digest(names)}.safetensors"
-            found, facts = self._train([part[0] for part in parts], data_of, numbers, state)
-            for part, policies in zip(parts, found, strict=True):
-                for cell in part:
-                    policy = policies[numbers.index(cell.seed)]
-                    save_policies([policy], files[cell], policy.config | facts)
+            self._train(parts, data_of, [ranges[part][0] for part in parts], count, state)
             state.unlink(missing_ok=True)
-        return {cell: load_policies(files[cell])[0] for cell in cells}
+        return {cell: [load_policies(path)[0] for path in self._checkpoints(cell)] for cell in cells}
+
+    def _policy(self, cell: Cell, steps: int | None = None) -> Path:
+        """Return where a cell's policy is, or a checkpoint of it before the last."""
+        steps = None if steps == cell.learner.algorithm.steps else steps
+        return self.folder / "policies" / f"{cell.policy_name}{'' if steps is None else f'-{steps:09}'}.safetensors"
+
+    def _checkpoints(self, cell: Cell) -> list[Path]:
+        """Return where the checkpoints of a cell's policy are, the last one last."""
+        return [self._policy(cell, steps) for steps in _marks(cell)]
 
     def _train(
-        self, cells: Sequence[Cell], data_of: Callable[[Cell], Trajectories], seeds: range, path: Path
-    ) -> tuple[list[list[Policy]], dict[str, Any]]:
-        """Train policies of these seeds on each cell's data, from the state in `path` if there is one.
+        self,
+        parts: Sequence[Sequence[Cell]],
+        data_of: Callable[[Cell], Trajectories],
+        first: list[int],
+        seeds: int,
+        path: Path,
+    ) -> None:
+        """Train and keep the policies of several parts, each cells of one data set with seeds from its `first` on.
 
-        Also returns the facts about the training that its policies record.
+        A state in `path` is resumed from. Every checkpoint records the facts about the training so far.
         """
+        cells = [part[0] for part in parts]
         algorithm = cells[0].learner.algorithm
-        title = f"{type(algorithm).__name__}, {len(cells)} × {len(seeds)} policies"
+        title = f"{type(algorithm).__name__}, {len(cells)} × {seeds} policies"
         self._check_time(title)
         before, start, commits = 0.0, time.monotonic(), {self.call["commit"]}
-        saved = start
+        saved, made = start, []
+        marks = _marks(cells[0])
+        every = schedule(algorithm.steps)[0] if len(marks) > 1 else CHUNK
+
+        def training_data(data: Trajectories) -> TrainingData:
+            made.append(algorithm.training_data(data))
+            kept, made[-1] = made[-1], made[-1]._replace(samples=None)
+            return kept
+
+        def keep(found: Sequence[Sequence[Policy]]) -> None:
+            facts = {"seconds": before + time.monotonic() - start, "together": seeds * len(cells)}
+            facts |= {"commits": sorted(commits)}
+            for part, number, policies in zip(parts, first, found, strict=True):
+                for cell in part:
+                    policy = policies[cell.seed - number]
+                    save_policies([policy], self._policy(cell, policy.steps), policy.config | facts)
 
         def resumed(state: State) -> State:
             nonlocal before
@@ -284,6 +337,8 @@ class Bench:
 
         def each(state: State, metrics: dict[str, float]) -> None:
             nonlocal saved
+            if int(state.step) in marks[:-1]:
+                keep(deploy_each(algorithm, state, made, first, seeds))
             late = time.time() >= self.deadline and int(state.step) < algorithm.steps
             if late or time.monotonic() - saved > SAVE_SECONDS:
                 saved = time.monotonic()
@@ -295,9 +350,11 @@ class Bench:
                 )
 
         sets = [data_of(cell) for cell in cells]
-        found = train_together(sets, algorithm, len(seeds), seeds.start, resumed=resumed, each=each)
-        facts = {"seconds": before + time.monotonic() - start, "together": len(seeds) * len(cells)}
-        return found, facts | {"commits": sorted(commits)}
+        keep(
+            train_together(
+                sets, algorithm, seeds, first, resumed=resumed, each=each, every=every, training_data=training_data
+            )
+        )
 
     def _check_stage(self, stage: str) -> None:
         self._check_time(f"{stage} of a stitching")
@@ -331,7 +388,13 @@ class Bench:
 
 
 def _stitching_of(cell: Cell) -> tuple[Data, Stitching] | None:
-    return None if cell.stitching is None else (cell.data, cell.stitching)
+    """Return what is stitched for a cell, whatever of the result it learns from."""
+    return None if cell.stitching is None else (cell.data, replace(cell.stitching, gives="replaced"))
+
+
+def _marks(cell: Cell) -> list[int]:
+    """Return the steps after which a cell's policy is evaluated."""
+    return sorted(schedule(cell.learner.algorithm.steps)[1])[-cell.checkpoints :]
 
 
 def _name(job: tuple[Data, Stitching]) -> str:

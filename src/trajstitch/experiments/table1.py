@@ -1,124 +1,87 @@
-"""The first table: every method on every built-in set.
+"""Table 1: every method on every set, beside the paper's own numbers."""
 
-python -m trajstitch.experiments.table1 measure --sets hopper/medium --time-limit 540
-python -m trajstitch.experiments.table1 report runs/table1
-
-`measure` does the cells that its folder lacks. `report` adds the folder's results to docs/results/first-table.json,
-which holds those that were measured before, and writes the page, the figure and the README's summary from them.
-"""
-
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
-
-from tyro.conf import Positional
 
 from trajstitch.benchmark import sets
-from trajstitch.errors import InputError, did_you_mean
-from trajstitch.experiments import grid, pages
-from trajstitch.experiments.cells import Cell, Data, Learner, Stitching, read_results, save_results
-from trajstitch.experiments.command import run_command
 from trajstitch.experiments.comparison import Table
-from trajstitch.experiments.figures import draw_scores
-from trajstitch.experiments.table1_page import METHODS, SHOWN, TWELVE, Method, method_of, page, summary
-from trajstitch.learning.bounds import Bounds
-from trajstitch.stitching.config import PRESETS
+from trajstitch.experiments.experiment import Experiment
+from trajstitch.experiments.figures import Look, draw_scores
+from trajstitch.experiments.methods import Method, unchanged
+from trajstitch.policies.bc import WeightedBC
+from trajstitch.policies.iql import IQL
+from trajstitch.policies.td3_bc import TD3BC
 
-BEGIN = "<!-- first-table: `python -m trajstitch.experiments.table1 report` writes this -->"
-END = "<!-- /first-table -->"
-
-
-@dataclass(frozen=True)
-class Measure:
-    """Measure the cells that have no result in the folder yet."""
-
-    folder: Path = Path("runs/table1")
-    """Holds the results and everything made on the way; several processes may share it."""
-    time_limit: Annotated[float, Bounds(0)] | None = None
-    """Stop after this many seconds; the same command resumes."""
-    sets: tuple[str, ...] = TWELVE
-    """Built-in sets, in the order of work."""
-    methods: tuple[str, ...] = tuple(METHODS)
-    """Methods, in the order of work."""
-    transitions: int | None = None
-    """Transitions of each set; if not given, its full size."""
-    seeds: int = 5
-    """Policies of each cell of the table."""
-    episodes: int = 20
-    """Episodes that each policy is evaluated in."""
-    steps: int | None = None
-    """Train each policy for at most this many gradient steps; if not given, for its algorithm's own number."""
-    preset: str = "default"
-    """Preset of TS; the columns of the paper's TS have theirs."""
-    stitchings: int = 1
-    """Stitch each set this many times, with seeds of its own; the policies are divided among them. With one stitching
-    per policy, the spread over policies is that of stitchings too."""
-
-
-def cells(asked: Measure) -> list[Cell]:
-    """Return the cells of the table."""
-    for name in asked.methods:
-        if name not in METHODS:
-            raise InputError(f"unknown method {name!r}{did_you_mean(name, METHODS)}: choose from {', '.join(METHODS)}")
-    if asked.preset not in PRESETS:
-        raise InputError(f"unknown preset {asked.preset!r}{did_you_mean(asked.preset, PRESETS)}")
-    for name in ("transitions", "steps", "seeds", "episodes", "stitchings"):
-        if (value := getattr(asked, name)) is not None and value < 1:
-            raise InputError(f"`{name}` must be at least 1, not {value}")
-
-    def learner(method: Method) -> Learner:
-        limits = [name for name in ("steps", "value_steps") if asked.steps and hasattr(method.algorithm, name)]
-        changes = {name: min(asked.steps or 0, getattr(method.algorithm, name)) for name in limits}
-        return Learner(replace(method.algorithm, **changes), method.top)  # pyright: ignore[reportArgumentType]
-
-    def stitching(method: Method, seed: int) -> Stitching | None:
-        preset = asked.preset if method.preset == "default" else method.preset
-        return None if preset is None else Stitching(preset, seed=seed % asked.stitchings)
-
-    return [
-        Cell(
-            Data(sets.built_in(name).name, asked.transitions),
-            learner(method),
-            stitching(method, seed),
-            seed,
-            episodes=asked.episodes,
-        )
-        for method in map(METHODS.__getitem__, asked.methods)
-        for name in asked.sets
-        for seed in range(asked.seeds)
-    ]
+METHODS = {
+    "bc": Method("BC"),
+    "top-bc": Method("10 % BC", top=0.1),
+    "weighted-bc": Method("weighted BC", WeightedBC()),
+    "paper-ts-bc": Method("paper's TS + BC", stitched=unchanged, preset="paper"),
+    "ts-bc": Method("TS + BC", stitched=unchanged),
+    "ts-top-bc": Method("TS + best tenth", top=0.1, stitched=unchanged),
+    "td3-bc": Method("TD3+BC", TD3BC()),
+    "ts-td3-bc": Method("TS + TD3+BC", TD3BC(), stitched=unchanged, gives="union"),
+    "iql": Method("IQL", IQL()),
+    "ts-iql": Method("TS + IQL", IQL(), stitched=unchanged, gives="union"),
+}
+PAIRS = (
+    ("ts-bc", "bc"),
+    ("ts-top-bc", "top-bc"),
+    ("ts-td3-bc", "td3-bc"),
+    ("ts-iql", "iql"),
+    ("paper-ts-bc", "bc"),
+    ("ts-bc", "paper-ts-bc"),
+    ("ts-bc", "weighted-bc"),
+    ("ts-bc", "top-bc"),
+    ("ts-bc", "td3-bc"),
+    ("ts-bc", "iql"),
+)
+LOOKS = {
+    "bc": Look("BC", "#8b949e", "o"),
+    "top-bc": Look("10 % BC", "#8b949e", "D", filled=False),
+    "paper-ts-bc": Look("paper's TS + BC", "#b565a7", "o"),
+    "ts-bc": Look("TS + BC", "#1a9e6e", "o"),
+    "ts-top-bc": Look("TS + best tenth", "#1a9e6e", "D", filled=False),
+    "td3-bc": Look("TD3+BC", "#d97706", "s", filled=False),
+    "ts-td3-bc": Look("TS + TD3+BC", "#d97706", "s"),
+    "iql": Look("IQL", "#5b7fe0", "^", filled=False),
+    "ts-iql": Look("TS + IQL", "#5b7fe0", "^"),
+}
+"""The methods of the figure."""
+_COLUMNS = ("bc", "paper-ts-bc", "td3-bc", "iql")
+_NUMBERS = {
+    "hopper/medium": ("55.3", "64.3 ± 4.2", "59.3", "66.3"),
+    "halfcheetah/medium": ("42.9", "43.2 ± 0.3", "48.3", "47.4"),
+    "walker2d/medium": ("75.6", "78.8 ± 1.2", "83.7", "78.3"),
+    "hopper/medium-expert": ("62.3", "94.8 ± 11.7", "98.0", "91.5"),
+    "halfcheetah/medium-expert": ("60.7", "86.9 ± 2.5", "90.7", "86.7"),
+    "walker2d/medium-expert": ("108.2", "108.8 ± 0.5", "110.1", "109.6"),
+    "hopper/medium-replay": ("29.6", "50.2 ± 17.2", "60.9", "94.7"),
+    "halfcheetah/medium-replay": ("38.5", "39.8 ± 0.6", "44.6", "44.2"),
+    "walker2d/medium-replay": ("34.7", "61.5 ± 5.6", "81.8", "73.9"),
+    "hopper/expert": ("111.0", "111.8 ± 0.5", "107.8"),
+    "halfcheetah/expert": ("92.9", "93.2 ± 0.6", "96.7"),
+    "walker2d/expert": ("109.0", "108.9 ± 0.2", "110.2"),
+}
+PAPER = {(name, method): text for name, row in _NUMBERS.items() for method, text in zip(_COLUMNS, row, strict=False)}
+PAPER |= {("hopper/medium", "weighted-bc"): "59.21 ± 3.4", ("hopper/medium-expert", "weighted-bc"): "66.02 ± 6.9"}
+"""The paper's Table 1 and its ablation, on D4RL's v2 sets; TD3+BC and IQL are quoted there from their publications."""
 
 
-def measure(asked: Measure) -> None:
-    if failures := grid.run(cells(asked), asked.folder, asked.time_limit):
-        raise SystemExit("failed:\n" + "\n".join(failures))
+def draw(table: Table, experiment: Experiment, path: Path) -> None:
+    draw_scores(table, LOOKS, path)
 
 
-@dataclass(frozen=True)
-class Report:
-    """Write the page, the figure and the README's summary."""
-
-    folders: Positional[tuple[Path, ...]] = ()
-    """Folders of `measure` whose results are added; of two results of one cell, the later counts."""
-    to: Path = Path("docs/results/first-table.json")
-    """All results so far; the page and the figure are put beside it."""
-    readme: Path = Path("README.md")
-    """The summary goes between its two comments about the first table."""
-
-
-def report(asked: Report) -> None:
-    places = [*([asked.to] if asked.to.exists() else []), *asked.folders]
-    table = Table([result for place in places for result in read_results(place)], method_of, TWELVE)
-    pages.write(asked.to.with_suffix(".md"), page(table, asked.to.stem))
-    save_results([*table.replaced, *table.results], asked.to)
-    draw_scores(table.scores.scores, TWELVE, SHOWN, asked.to.with_suffix(".svg"))
-    pages.write_between(asked.readme, BEGIN, END, summary(table))
-    print(asked.to.with_suffix(".md"))
-
-
-def main() -> None:
-    run_command({Measure: measure, Report: report})
-
-
-if __name__ == "__main__":
-    main()
+EXPERIMENT = Experiment(
+    name="table1",
+    title="Table 1: stitched data against logged data, for every learner",
+    about=(
+        "10 % BC: the tenth of the trajectories with the highest returns. TS: the data stitched first; clones learn "
+        "from the stitched data, TD3+BC and IQL from the union of the logged and the changed trajectories. Best tenth: "
+        "of stitched data, the best for their starts. Paper's TS: with the preset `paper`, and greedy passes."
+    ),
+    methods=METHODS,
+    sets=sets.NAMES[:12],
+    pairs=PAIRS,
+    draw=draw,
+    paper=PAPER,
+)

@@ -81,7 +81,7 @@ def train_together(
     sets: Sequence[Trajectories],
     algorithm: Algorithm | None = None,
     seeds: int = 5,
-    seed: int = 0,
+    seed: int | list[int] = 0,
     resumed: Callable[[State], State] = itself,
     each: Callable[[State, dict[str, float]], None] | None = None,
     *,
@@ -92,18 +92,20 @@ def train_together(
     """Train policies on each of several data sets, all at once: for each set what `train` returns.
 
     On an accelerator this takes little longer than training on one set. The sets must have the same observation and
-    action sizes. `resumed` takes the state before the first step and returns the one to continue from. After each
-    `every` steps, `each` is called with the state and the mean metrics. The policies carry `config`; if not given,
-    the algorithm's settings. `training_data` replaces the algorithm's own.
+    action sizes. `seed` is the first seed, of all sets or, as a list, of each. `resumed` takes the state before the
+    first step and returns the one to continue from. After each `every` steps, `each` is called with the state and the
+    mean metrics. The policies carry `config`; if not given, the algorithm's settings. `training_data` replaces the
+    algorithm's own.
     """
     algorithm = BC() if algorithm is None else algorithm
-    check_training(algorithm, seeds, seed)
-    for data in sets:
+    first = list(seed) if isinstance(seed, list | tuple) else [seed] * len(sets)
+    for data, one in zip(sets, first, strict=True):
+        check_training(algorithm, seeds, one)
         require_trajectories(data, "sets")
     sizes = sorted({(data.observation_size, data.action_size) for data in sets})
     if len(sizes) != 1:
         raise InputError(f"training together needs data sets of one observation and action size, not {sizes}")
-    numbers = range(seed, seed + seeds)
+    numbers = [number for one in first for number in range(one, one + seeds)]
     without_samples: list[TrainingData] = []
 
     def samples(data: Trajectories) -> Any:
@@ -112,16 +114,10 @@ def train_together(
         return made.samples
 
     buffer, slices = fill_buffer(map(samples, sets), [data.steps for data in sets])
-    state = resumed(initial_state(algorithm, sets[0], [*numbers] * len(sets)))
+    state = resumed(initial_state(algorithm, sets[0], numbers))
     title = f"{name_of(algorithm)}, {seeds} seed{'s' * (seeds > 1)}"
     state = fit(algorithm, state, buffer, slices.for_each(seeds), every=every, title=title, each=each)
-    config = config or settings(algorithm)
-
-    def own(number: int) -> State:
-        """Return the state of one data set's seeds."""
-        return replace(state, model=member(state.model, slice(number * seeds, (number + 1) * seeds)))
-
-    return [deploy(algorithm, own(number), made, numbers, config) for number, made in enumerate(without_samples)]
+    return deploy_each(algorithm, state, without_samples, first, seeds, config)
 
 
 def train_run(
@@ -297,6 +293,27 @@ def deploy(
     models = [eqx.combine(jax.tree.map(lambda leaf: leaf[i], arrays), static) for i in range(len(seeds))]  # noqa: B023
     return [
         algorithm.deploy(model, data, seed, int(state.step), config) for model, seed in zip(models, seeds, strict=True)
+    ]
+
+
+def deploy_each(
+    algorithm: Algorithm,
+    state: State,
+    sets: Sequence[TrainingData],
+    first: Sequence[int],
+    seeds: int,
+    config: dict[str, Any] | None = None,
+) -> list[list[Policy]]:
+    """Return the policies of each data set that trains together, whose seeds start at its `first`."""
+    config = config or settings(algorithm)
+
+    def own(number: int) -> State:
+        """Return the state of one data set's seeds."""
+        return replace(state, model=member(state.model, slice(number * seeds, (number + 1) * seeds)))
+
+    return [
+        deploy(algorithm, own(number), made, range(one, one + seeds), config)
+        for number, (made, one) in enumerate(zip(sets, first, strict=True))
     ]
 
 

@@ -45,7 +45,9 @@ def plan_with_capacity(
     key: PRNGKeyArray | None = None,
 ) -> tuple[Paths, Summary]:
     """Plan and rebuild all trajectories, part by part."""
-    rewards = PlanRewards.of(data, graph, scorer) if config.predicted_rewards else None
+    rewards = None
+    if config.predicted_rewards:
+        rewards = PlanRewards.of(data, graph, scorer, reward_range=config.reward_range)
     problem = Problem.of(data, graph, config, rewards)
     solution = solve(problem, config)
     chosen = edges_of_graph(graph, solution.values)

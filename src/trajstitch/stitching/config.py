@@ -88,6 +88,8 @@ class StitchConfig:
     """Greedy passes (the paper's K), with V fitted again before each. Without the value test, each adds episodes."""
     sample_latents: bool = False
     """Sample the latent of each jump's action and reward, as the paper does; otherwise take the most plausible."""
+    gate: bool = True
+    """On: data is left unchanged where nothing can be known about jumps. Off: it is stitched anyway."""
     columns: ColumnChoice = field(default_factory=ColumnChoice)
     """Which columns actions don't control."""
 

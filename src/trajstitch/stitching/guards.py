@@ -47,9 +47,7 @@ def _rewards(before: Trajectories, after: Trajectories) -> str | None:
 
 def _few_states(before: Trajectories, after: Trajectories) -> str | None:
     assert after.provenance is not None
-    episode, step = after.provenance.source_episode, after.provenance.source_step
-    longest = int(before.lengths.max()) + 1
-    kept = len(np.unique(episode.astype(np.int64) * longest + step)) / max(before.steps, 1)
+    kept = states_kept(before, after)
     changed = float((ragged.sums(after.provenance.stitched, after.lengths) > 0).mean())
     if kept >= FEW_STATES:
         return None
@@ -58,3 +56,11 @@ def _few_states(before: Trajectories, after: Trajectories) -> str | None:
         "have seen few situations; let fewer trajectories share a state with `plan.max_visits`, or keep the original "
         "data with `keep_original=True`"
     )
+
+
+def states_kept(before: Trajectories, after: Trajectories) -> float:
+    """Return the share of the logged states, without the last ones of episodes, that stitched data still visits."""
+    assert after.provenance is not None
+    episode, step = after.provenance.source_episode, after.provenance.source_step
+    longest = int(before.lengths.max()) + 1
+    return len(np.unique(episode.astype(np.int64) * longest + step)) / max(before.steps, 1)

@@ -87,7 +87,8 @@ def read_result(run: Run, where: str, data: Trajectories) -> tuple[Trajectories,
             origin is not None
             and (found.observation_size, found.action_size) == (data.observation_size, data.action_size)
             and _within(origin.source_episode, len(data))
-            and bool(((origin.source_step >= 0) & (origin.source_step < data.lengths[origin.source_episode])).all())
+            # A walk may jump on from the last state of a log that breaks off.
+            and bool(((origin.source_step >= 0) & (origin.source_step <= data.lengths[origin.source_episode])).all())
         )
         if not fits:
             raise ValueError("it was not made from this data")

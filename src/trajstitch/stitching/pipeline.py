@@ -262,19 +262,17 @@ class Stages:
         if self.run is not None:
             self.run.write_json("seconds", self.seconds)
 
-    # The gate
-
     def reason(self) -> str | None:
         """Return why the data is left unchanged, if it is; this may fit the models."""
+        reason = gate.single_trajectory(self.data)
+        if reason or not self.config.gate:
+            return reason
         return (
-            gate.single_trajectory(self.data)
-            or gate.separate_contexts(self.data, self.roles, self.names)
+            gate.separate_contexts(self.data, self.roles, self.names)
             or gate.random_surroundings(self.recorded, self.roles, self.names)
             or gate.invisible_ends(self.recorded)
             or gate.uninformative_models(self.models()[1])
         )
-
-    # The models
 
     def models(self) -> tuple[Models, list[FitReport]]:
         return self._kept("models", self._fit_models, self._read_models, self._write_models)

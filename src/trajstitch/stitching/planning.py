@@ -44,6 +44,8 @@ class Plan:
     """Price of a jump, in units of its predicted error times the slope of returns. Larger makes fewer jumps."""
     predicted_rewards: bool = True
     """On: logged steps too count by their predicted rewards, so that no luck is bought. Off: by what was logged."""
+    reward_range: bool = True
+    """On: predicted rewards stay within those of similar logged steps, so that none is invented. Off: as predicted."""
     improvements: Annotated[int, Bounds(1)] = 200
     """Rounds of policy iteration at most; it stops when nothing changes."""
     max_visits: Annotated[float, Bounds(0, 1)] = 1.0

@@ -41,9 +41,11 @@ class RewardRange:
     """How a step into each node ends: 0 goes on, 1 terminates, 2 is the last of the log."""
     sparse: bool
     """Whether nearly all steps have the same reward: then a jump gets another only if all similar steps have it."""
+    enforced: bool = True
+    """Whether rewards are clipped to the range."""
 
     @classmethod
-    def of(cls, data: Trajectories, graph: StitchGraph) -> "RewardRange":
+    def of(cls, data: Trajectories, graph: StitchGraph, *, enforced: bool = True) -> "RewardRange":
         nodes, rows = len(graph), data.state_rows
         own, into = np.zeros(nodes), np.full(nodes, np.nan)
         own[rows], into[rows + 1] = data.rewards, data.rewards
@@ -57,10 +59,12 @@ class RewardRange:
         steps, owner = steps[keep], owner[keep]
         np.minimum.at(low, (owner, end[steps + 1]), own[steps])
         np.maximum.at(high, (owner, end[steps + 1]), own[steps])
-        return cls(low, high, own, into, end, usual_reward(data) is not None)
+        return cls(low, high, own, into, end, usual_reward(data) is not None, enforced)
 
     def clip(self, source: Nodes, target: Nodes, reward: Float[np.ndarray, " pairs"]) -> Float[np.ndarray, " pairs"]:
-        """Return the rewards of steps between nodes, each within its range."""
+        """Return the rewards of steps between nodes, each within its range if that is enforced."""
+        if not self.enforced:
+            return reward
         low, high = (table[source, self.end[target]] for table in (self.low, self.high))
         low, high = np.fmin(low, self.into[target]), np.fmax(high, self.into[target])
         unknown = low > high  # no similar step ends in this way
@@ -81,14 +85,18 @@ class PlanRewards:
     """Nodes where walks end, since nothing is known about the rewards that follow."""
 
     @classmethod
-    def of(cls, data: Trajectories, graph: StitchGraph, scorer: EdgeScorer) -> "PlanRewards":
-        allowed, rows, edges = RewardRange.of(data, graph), data.state_rows.astype(np.int32), graph.edges
+    def of(
+        cls, data: Trajectories, graph: StitchGraph, scorer: EdgeScorer, *, reward_range: bool = True
+    ) -> "PlanRewards":
+        """Return the rewards of a plan; with `reward_range`, each within those of similar logged steps."""
+        allowed = RewardRange.of(data, graph, enforced=reward_range)
+        rows, edges = data.state_rows.astype(np.int32), graph.edges
         logged = np.zeros(len(graph))
         logged[rows] = data.rewards  # where they are sparse, they have no noise
         if not allowed.sparse:
             logged[rows] = allowed.clip(rows, rows + 1, scorer.logged_rewards(rows).astype(np.float64))
         jump = np.zeros(len(edges)) if edges.reward is None else edges.reward.astype(np.float64)
-        stops = paid_once(data, len(graph))
+        stops = paid_once(data, len(graph)) if reward_range else np.zeros(len(graph), bool)
         return cls(allowed, logged, allowed.clip(edges.source, edges.target, jump), stops)
 
 
