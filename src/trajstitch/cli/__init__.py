@@ -24,6 +24,7 @@ VERBS = {
     "simulate": "check a run's jumps in the simulator",
     "train": "train a policy on a data set, several seeds at once",
     "evaluate": "roll out a run's policies and score them",
+    "report": "write a page that shows and compares runs",
     "expert": "train a ladder of policies (TD3) for the built-in sets",
 }
 

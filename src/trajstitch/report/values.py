@@ -1,0 +1,64 @@
+"""Values as a page shows them: short numbers, JSON without NaN, and JSON that is safe inside a script tag."""
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+from jaxtyping import Shaped
+
+DIGITS = 4
+"""Significant digits of a number that is only drawn."""
+
+
+def number(value: Any) -> str:
+    """Return a number for reading: about four significant digits, and a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    if value != 0 and not 1e-4 <= abs(value) < 1e9:
+        return f"{value:.3g}".replace("-", "−")
+    digits = 0 if float(value).is_integer() else max(0, 3 - math.floor(math.log10(abs(value))) - (abs(value) >= 1000))
+    return f"{value:,.{min(digits, 4)}f}".replace("-", "−")
+
+
+def percent(share: float | None) -> str:
+    """Return a share as a percentage."""
+    if share is None or not math.isfinite(share):
+        return "–"
+    return f"{100 * share:.{1 if abs(share) < 0.1 else 0}f} %".replace("-", "−")
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def short(values: Shaped[np.ndarray, "..."], digits: int = DIGITS) -> list[Any]:
+    """Return an array as nested lists of short numbers; None where a number is not finite."""
+    if values.dtype.kind in "iub":
+        return values.tolist()
+
+    def one(value: Any) -> Any:
+        if isinstance(value, list):
+            return [one(part) for part in value]
+        if not math.isfinite(value):
+            return None
+        found = float(f"{value:.{digits}g}")
+        return int(found) if found.is_integer() and abs(found) < 1e9 else found
+
+    return one(values.tolist())
+
+
+def finite(value: Any) -> Any:
+    """Return JSON values with None for numbers that are not finite, which JSON has no word for."""
+    if isinstance(value, dict):
+        return {str(name): finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def script_json(value: Any) -> str:
+    """Return JSON that can stand inside a script tag: nothing in it ends the tag or starts another."""
+    made = json.dumps(finite(value), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return made.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
