@@ -25,6 +25,8 @@ def sentence(entries: Sequence[Entry]) -> str:
     unit = "return" if ours.get("reference") is None else "score"
     better = probability_of_improvement(*([np.array(scores["last"]["scores"])] for scores in (ours, theirs)))
     interval = "" if better.low is None else f" (95 % interval {percent(better.low)} to {percent(better.high)})"
+    if better.low is None or better.low <= 0.5:
+        interval += ", which may be chance"
     return (
         f"{best.title} has the highest {unit}, {number(ours['last']['iqm']['value'])}; {other.title} has "
         f"{number(theirs['last']['iqm']['value'])}. One of its policies beats one of {other.title} with a probability of "

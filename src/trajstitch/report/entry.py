@@ -47,7 +47,7 @@ class Entry:
 
     @property
     def verdict(self) -> str:
-        return WORDS[self.light]
+        return WORDS[self.kind][self.light]
 
 
 def record_of(facts: dict[str, Any], config: dict[str, Any]) -> list[tuple[str, str]]:

@@ -57,7 +57,7 @@ class StateMap:
         found = []
         for axis in self.axes.T:
             heaviest = [at for at in np.argsort(-np.abs(axis), kind="stable")[:2] if axis[at] != 0]
-            found.append(" and ".join(names[self.columns[at]] for at in heaviest))
+            found.append(", ".join(names[self.columns[at]] for at in heaviest))
         return found
 
 
@@ -87,7 +87,7 @@ def states_payload(
     steps = _some(data.steps, most)
     place = made.place(data.observations[data.state_rows[steps]])
     episode = data.episode_of_step[steps]
-    names = column_names(data)
+    names = shown_names(data)
     return {
         "x": short(place[:, 0], 3),
         "y": short(place[:, 1], 3),
@@ -100,6 +100,11 @@ def states_payload(
         "columns": len(made.columns),
         "discount": DISCOUNT,
     }
+
+
+def shown_names(data: Trajectories) -> list[str]:
+    """Return the columns' names for reading: a bare number says that it is a column."""
+    return [f"column {name}" if name.isdecimal() else name for name in column_names(data)]
 
 
 def reward_to_come(data: Trajectories) -> Float[np.ndarray, " steps"]:

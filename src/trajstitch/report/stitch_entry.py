@@ -9,14 +9,14 @@ from jaxtyping import Float
 from scipy.stats import t as student
 
 from trajstitch.data import ragged
-from trajstitch.data.column_roles import ColumnRoles, column_names
+from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.data.environments import normalised, reference
 from trajstitch.data.stitch_record import StitchRecord
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.report.entry import Entry, Table, config_text, record_of
-from trajstitch.report.state_map import StateMap, reward_to_come, states_payload, telling_columns
+from trajstitch.report.state_map import StateMap, reward_to_come, shown_names, states_payload, telling_columns
 from trajstitch.report.stitch_run import StitchRun, states_kept
-from trajstitch.report.trust import predicted_share, stitching_reasons
+from trajstitch.report.trust import stitching_reasons
 from trajstitch.report.values import number, percent, plural, short
 from trajstitch.report.viewer import choose_trajectories, jumps_payload, trajectory_payload
 from trajstitch.storage.runs import damaged
@@ -73,17 +73,13 @@ def headline(run: StitchRun) -> str:
     low, high = gain_interval(before, after)
     gain = f"{'+' if new >= old else ''}{number(new - old)}"
     if low is not None and high is not None:
-        gain += f", 95 % interval {number(low)} to {number(high)} over trajectories"
+        gain += f"; 95 % interval {number(low)} to {number(high)}"
     if new == old:
         return f"Stitching changed no trajectory: the mean return stays {number(old)}."
     verb = "raised" if new > old else "lowered"
     if low is not None and high is not None and low <= 0 <= high:
         verb = "moved"
-    score = ""
-    if reference(after.metadata):
-        first, last = (float(normalised(np.array(value), after.metadata)) for value in (old, new))
-        score = f"; as a score, {number(first)} to {number(last)}"
-    return f"Stitching {verb} the data's mean return from {number(old)} to {number(new)} ({gain}{score})."
+    return f"Stitching {verb} the data’s mean return from {number(old)} to {number(new)} ({gain})."
 
 
 def gain_interval(before: Trajectories, after: Trajectories) -> tuple[float | None, float | None]:
@@ -116,13 +112,14 @@ def _figures(run: StitchRun) -> list[tuple[str, str]]:
     if run.after is None or run.after.provenance is None:
         return found
     stitched = run.after.provenance.stitched
+    if run.before is not None and reference(run.after.metadata):
+        means = (normalised(part.returns.mean(), run.after.metadata) for part in (run.before, run.after))
+        found.append(("score (100: expert)", " → ".join(number(float(mean)) for mean in means)))
     changed = int((ragged.sums(stitched, run.after.lengths) > 0).sum())
     found.append(("trajectories rebuilt", f"{changed:,}"))
     found.append(("of steps are jumps", percent(float(stitched.mean()) if len(stitched) else 0.0)))
     if run.before is not None and run.before.provenance is None:
         found.append(("of states still visited", percent(states_kept(run.before, run.after))))
-    if (share := predicted_share(run)) is not None:
-        found.append(("of the gain is predicted", percent(share)))
     return found
 
 
@@ -190,7 +187,7 @@ def _limits(run: StitchRun) -> Table:
         rewards = run.before.rewards
         logged = f"{number(float(rewards.min()))} to {number(float(rewards.max()))}" if len(rewards) else "–"
         rows.append(("Rewards of jumps, at the widest", logged, "logged range"))
-        names = np.array(column_names(run.before))
+        names = np.array(shown_names(run.before))
         for kind in ("fixed", "exogenous", "irrelevant"):
             if run.roles is not None and (chosen := getattr(run.roles, kind)).any():
                 rows.append((f"Columns that are {kind}", _listed(names[chosen].tolist()), "from the data"))
@@ -224,7 +221,7 @@ def _map(run: StitchRun, share: float) -> tuple[dict[str, Any], dict[str, str]]:
     roles = run.roles or ColumnRoles.none(data.observation_size)
     states = data.observations[data.state_rows]
     made = StateMap.of(states, roles.controlled)
-    value = reward_to_come(data)
+    value, names = reward_to_come(data), shown_names(data)
     columns = telling_columns(states, value, roles.controlled)
     points = states_payload(data, made, value, max(200, int(STATES * share)))
     jumps = jumps_payload(first.data, first.jumps, made, max(50, int(JUMPS * share)))
@@ -234,7 +231,7 @@ def _map(run: StitchRun, share: float) -> tuple[dict[str, Any], dict[str, str]]:
     charts = {
         "map": {"states": points, "jumps": jumps},
         "viewer": {
-            "names": [column_names(data)[column] for column in columns],
+            "names": [names[column] for column in columns],
             "trajectories": shown,
             "known": run.before is not None,
         },
@@ -242,8 +239,8 @@ def _map(run: StitchRun, share: float) -> tuple[dict[str, Any], dict[str, str]]:
     of = f" of the stitching with seed {first.seed}" if len(run.stitchings) > 1 else ""
     notes = {
         "map": (
-            f"{_sampled(len(points['x']), points['of'], 'state')} and {_sampled(len(jumps['from']), jumps['of'], 'jump')}"
-            f"{of}. The axes are the two main directions of {plural(points['columns'], 'standardised column')} and show "
+            f"{_sampled(len(points['x']), points['of'], 'state')} and "
+            f"{_sampled(len(jumps['from']), jumps['of'], 'jump').lower()}{of}. The axes are the two main directions of {plural(points['columns'], 'standardised column')} and show "
             f"{percent(points['explained'])} of the variance."
         ),
         "viewer": f"{_sampled(len(shown), total, 'rebuilt trajectory')}{of}, from the largest gain to the smallest. The "

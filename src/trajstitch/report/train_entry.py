@@ -112,11 +112,11 @@ def _figures(
     found = [("policies (seeds)", f"{seeds}"), ("checkpoints", f"{count:,}")]
     if scores is not None:
         found.append(("episodes of each", f"{scores['episodes']:,}"))
-        found.append(("in", f"{scores.get('environment')}"))
+        found.append(("environment", f"{scores.get('environment')}"))
     if errors is not None:
         mean = float(np.mean(errors["action_error"]))
         found.append(("action error", number(mean)))
-        found.append(("of always the mean action", number(float(errors["baseline"]))))
+        found.append(("error of the mean action", number(float(errors["baseline"]))))
     return found
 
 

@@ -14,7 +14,11 @@ from trajstitch.stitching.guards import FEW_STATES
 Light = Literal["green", "amber", "red"]
 
 LIGHTS: tuple[Light, ...] = ("green", "amber", "red")
-WORDS: dict[str, str] = {"green": "Trust it", "amber": "Check it", "red": "Do not trust it yet"}
+WORDS: dict[str, dict[Light, str]] = {
+    "stitch": {"green": "Trust it", "amber": "Check it first", "red": "Do not trust it yet"},
+    "train": {"green": "Better than its data", "amber": "Not certain", "red": "Not good enough"},
+}
+"""What each light means, of a stitching and of a training."""
 
 EXPLAINS = 0.5
 """R² above which a model is good: it removes more than half of its baseline's squared error."""

@@ -12,13 +12,14 @@ DIGITS = 4
 
 
 def number(value: Any) -> str:
-    """Return a number for reading: about four significant digits, and a dash where there is none."""
+    """Return a number for reading: three significant digits, all digits of whole ones, a dash where there is none."""
     if value is None or not math.isfinite(value):
         return "–"
     if value != 0 and not 1e-4 <= abs(value) < 1e9:
         return f"{value:.3g}".replace("-", "−")
-    digits = 0 if float(value).is_integer() else max(0, 3 - math.floor(math.log10(abs(value))) - (abs(value) >= 1000))
-    return f"{value:,.{min(digits, 4)}f}".replace("-", "−")
+    whole = float(value).is_integer() or abs(value) >= 100
+    text = f"{value:,.0f}" if whole else f"{float(f'{value:.3g}'):g}"
+    return text.replace("-", "−")
 
 
 def percent(share: float | None) -> str:

@@ -9,7 +9,7 @@
 
   const number = (value, digits = 4) => {
     if (value === null || value === undefined || !Number.isFinite(value)) return "–";
-    const text = Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(digits)));
+    const text = Math.abs(value) >= 1000 && Math.abs(value) < 1e9 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(digits)));
     return text.replace("-", "−");
   };
   const percent = (share) => (share === null ? "–" : `${number(100 * share, 3)} %`);
@@ -40,6 +40,8 @@
     nameTextStyle: { color: color("quiet"), fontSize: 11 },
     ...more,
   });
+  // Ends that are no round numbers carry no label.
+  const between = (min, max) => ({ min, max, axisLabel: { ...axis().axisLabel, showMinLabel: false, showMaxLabel: false } });
   const shares = () => axis({ scale: false, splitNumber: 3, axisLabel: { color: color("quiet"), fontSize: 11, formatter: percent } });
   const base = (more) => ({
     animation: false,
@@ -69,12 +71,12 @@
       const shown = items.map((item) => `${item.seriesName}: ${percent(item.value[1])} of the trajectories`);
       return tip(`${number(found.edges[at])} to ${number(found.edges[at + 1])}`, ...shown);
     };
-    const ends = { min: found.edges[0], max: found.edges[found.edges.length - 1] };
+    const ends = between(found.edges[0], found.edges[found.edges.length - 1]);
     return base({ xAxis: axis({ ...ends, splitLine: { show: false } }), yAxis: shares(), series, tooltip: along(inBin) });
   };
 
   const limitLine = (at, key, label) => ({
-    silent: true, symbol: "none", label: { formatter: label, color: color("quiet"), fontSize: 11, position: "insideEndTop" },
+    silent: true, symbol: "none", label: { formatter: label, color: color("quiet"), fontSize: 11, position: key === "xAxis" ? "end" : "insideEndTop" },
     lineStyle: { color: color("ink"), type: "dashed", width: 1 }, data: [{ [key]: at }],
   });
 
@@ -85,8 +87,9 @@
       const at = Math.min(items[0].dataIndex, found.share.length - 1);
       return tip(`${number(found.edges[at])} to ${number(found.edges[at + 1])}`, `${percent(found.share[at])} of the jumps`);
     };
-    const ends = { min: 0, max: found.edges[found.edges.length - 1] };
-    return base({ xAxis: axis({ ...ends, splitLine: { show: false } }), yAxis: shares(), series: [series], tooltip: along(inBin) });
+    const ends = between(0, found.edges[found.edges.length - 1]);
+    const grid = { ...base().grid, top: 24, right: 24 };
+    return base({ grid, xAxis: axis({ ...ends, splitLine: { show: false } }), yAxis: shares(), series: [series], tooltip: along(inBin) });
   };
 
   // A line with a band around it; `rows` are [x, low, middle, high].
@@ -125,7 +128,7 @@
     return base({
       grid: { left: 8, right: 20, top: 24, bottom: 26, containLabel: true },
       xAxis: axis({ name: "gradient steps", nameLocation: "middle", nameGap: 26, splitLine: { show: false } }),
-      yAxis: axis({ name: found.unit, min: Math.floor(low - room), max: Math.ceil(high + room) }), series: [...lines, seeds],
+      yAxis: axis({ name: found.unit, ...between(low - room, high + room) }), series: [...lines, seeds],
     });
   };
 
@@ -197,6 +200,12 @@
     jump.miss === null ? "" : `true miss ${percent(jump.miss)}`,
   ];
 
+  const around = (values) => {
+    const [low, high] = values.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
+    const room = 0.04 * (high - low) || 1;
+    return between(low - room, high + room);
+  };
+
   const map = (found, entry) => {
     const { states, jumps } = found;
     const order = states.value.map((_, at) => at).sort((a, b) => states.value[a] - states.value[b]);
@@ -221,9 +230,9 @@
     }) : [];
     const position = { type: "inside", filterMode: "none", zoomOnMouseWheel: "ctrl", moveOnMouseMove: !touch, moveOnMouseWheel: false };
     return base({
-      grid: { left: 8, right: 14, top: 28, bottom: 28, containLabel: true },
-      xAxis: axis({ name: states.axes[0], nameLocation: "middle", nameGap: 26, splitLine: { show: false } }),
-      yAxis: axis({ name: states.axes[1], nameTextStyle: { align: "left", color: color("quiet"), fontSize: 11 }, splitLine: { show: false } }),
+      grid: { left: 44, right: 14, top: 10, bottom: 44 },
+      xAxis: axis({ name: states.axes[0], nameLocation: "middle", nameGap: 26, splitLine: { show: false }, ...around(states.x) }),
+      yAxis: axis({ name: states.axes[1], nameLocation: "middle", nameGap: 30, splitLine: { show: false }, ...around(states.y) }),
       dataZoom: [{ ...position, xAxisIndex: 0 }, { ...position, yAxisIndex: 0 }],
       series: [
         ...groups,
@@ -261,9 +270,9 @@
     return base({
       tooltip: along((items) => tip(`step ${items[0].value[0]}`, ...items.map((item) => `${item.seriesName}: ${number(item.value[1])}`))),
       axisPointer: { link: [{ xAxisIndex: "all" }] },
-      grid: rows.map((_, at) => ({ left: 56, right: 14, top: `${4 + at * (96 / rows.length)}%`, height: `${height - 6}%` })),
+      grid: rows.map((_, at) => ({ left: 56, right: 14, top: `${4.5 + at * (96 / rows.length)}%`, height: `${height - 7}%` })),
       xAxis: rows.map((_, at) => axis({ gridIndex: at, min: 0, max: shown.length, splitLine: { show: false }, axisLabel: { show: at === rows.length - 1, color: color("quiet"), fontSize: 11 } })),
-      yAxis: rows.map(([name], at) => axis({ gridIndex: at, name, splitNumber: 2, nameGap: 6, nameTextStyle: { align: "left", color: color("ink"), fontSize: 12, padding: [0, 0, 0, -48] } })),
+      yAxis: rows.map(([name], at) => axis({ gridIndex: at, name, splitNumber: 2, nameGap: 9, nameTextStyle: { align: "left", color: color("ink"), fontSize: 12, padding: [0, 0, 0, -48] } })),
       series: rows.flatMap(([name, values], at) => [
         {
           name, type: "line", xAxisIndex: at, yAxisIndex: at, symbol: "none", data: shown.point.map((point, place) => [point, values[place]]),
