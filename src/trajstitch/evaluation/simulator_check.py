@@ -93,9 +93,7 @@ def check_edges(data: Trajectories, graph: StitchGraph, most: int = 20_000) -> t
     return check, edges.take(check.index)
 
 
-def report(
-    data: Trajectories, jumps: SimulatorCheck, graph: StitchGraph, most: int = 20_000
-) -> dict[str, Any]:
+def report(data: Trajectories, jumps: SimulatorCheck, graph: StitchGraph, most: int = 20_000) -> dict[str, Any]:
     """Return how far logged steps, jumps and edges miss, and how well each jump test's score predicts that."""
     steps = _some(np.flatnonzero(data.next_known), min(most, 1_000))
     rows = data.state_rows[steps]

@@ -29,7 +29,7 @@ def sentence(entries: Sequence[Entry]) -> str:
         interval += ", which may be chance"
     return (
         f"{best.title} has the highest {unit}, {number(ours['last']['iqm']['value'])}; {other.title} has "
-        f"{number(theirs['last']['iqm']['value'])}. One of its policies beats one of {other.title} with a probability of "
+        f"{number(theirs['last']['iqm']['value'])}. A policy of the first beats one of the other with a probability of "
         f"{percent(better.value)}{interval}."
     )
 
@@ -50,8 +50,7 @@ def table(entries: Sequence[Entry]) -> Table:
             score = number(iqm["value"]) + (
                 "" if iqm["low"] is None else f" [{number(iqm['low'])}, {number(iqm['high'])}]"
             )
-        figures = dict((name, value) for name, value in entry.figures)
-        jumps = figures.get("of steps are jumps", "–")
+        jumps = dict(entry.figures).get("of steps are jumps", "–")
         rows.append((entry.title, entry.kind, entry.verdict, " → ".join(means) or "–", jumps, score))
     return Table(("run", "kind", "verdict", "mean return of the data", "jumps", "policies, last checkpoint"), rows)
 

@@ -80,9 +80,7 @@ def telling_columns(
     return np.sort(columns[order])
 
 
-def states_payload(
-    data: Trajectories, made: StateMap, value: Float[np.ndarray, " steps"], most: int
-) -> dict[str, Any]:
+def states_payload(data: Trajectories, made: StateMap, value: Float[np.ndarray, " steps"], most: int) -> dict[str, Any]:
     """Return some of the data's states for the map: place, value, episode and step of each."""
     steps = _some(data.steps, most)
     place = made.place(data.observations[data.state_rows[steps]])

@@ -68,7 +68,8 @@ def headline(run: StitchRun) -> str:
     if after is None:
         return f"Stitching left the data unchanged: {run.reason}."
     if before is None:
-        return f"The stitched data has a mean return of {number(float(after.returns.mean()))}; what it was before is unknown."
+        mean = number(float(after.returns.mean()))
+        return f"The stitched data has a mean return of {mean}; what it was before is unknown."
     old, new = float(before.returns.mean()), float(after.returns.mean())
     low, high = gain_interval(before, after)
     gain = f"{'+' if new >= old else ''}{number(new - old)}"
@@ -227,7 +228,7 @@ def _map(run: StitchRun, share: float) -> tuple[dict[str, Any], dict[str, str]]:
     jumps = jumps_payload(first.data, first.jumps, made, max(50, int(JUMPS * share)))
     which, gains = choose_trajectories(run.before, first.data, max(4, int(TRAJECTORIES * share)))
     total = int((ragged.sums(first.data.provenance.stitched, first.data.lengths) > 0).sum())  # pyright: ignore
-    shown = [trajectory_payload(first.data, first.jumps, int(one), gains[one], made, columns) for one in which]
+    shown = [trajectory_payload(first.data, first.jumps, int(one), float(gains[one]), made, columns) for one in which]
     charts = {
         "map": {"states": points, "jumps": jumps},
         "viewer": {
@@ -237,14 +238,13 @@ def _map(run: StitchRun, share: float) -> tuple[dict[str, Any], dict[str, str]]:
         },
     }
     of = f" of the stitching with seed {first.seed}" if len(run.stitchings) > 1 else ""
+    drawn = (_sampled(len(points["x"]), points["of"], "state"), _sampled(len(jumps["from"]), jumps["of"], "jump"))
+    axes = f"the two main directions of {plural(points['columns'], 'standardised column')}"
+    viewed = f"{_sampled(len(shown), total, 'rebuilt trajectory')}{of}, from the largest gain to the smallest"
     notes = {
-        "map": (
-            f"{_sampled(len(points['x']), points['of'], 'state')} and "
-            f"{_sampled(len(jumps['from']), jumps['of'], 'jump').lower()}{of}. The axes are the two main directions of {plural(points['columns'], 'standardised column')} and show "
-            f"{percent(points['explained'])} of the variance."
-        ),
-        "viewer": f"{_sampled(len(shown), total, 'rebuilt trajectory')}{of}, from the largest gain to the smallest. The "
-        "columns are those whose values tell most about the reward to come.",
+        "map": f"{drawn[0]} and {drawn[1].lower()}{of}. The axes are {axes} and show {percent(points['explained'])} of the "
+        "variance.",
+        "viewer": f"{viewed}. The columns are those whose values tell most about the reward to come.",
     }
     return charts, notes
 

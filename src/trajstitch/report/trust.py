@@ -42,7 +42,8 @@ class Reason:
 
 def overall(reasons: Sequence[Reason]) -> Light:
     """Return the light of all reasons together: the worst of them."""
-    return max((reason.light for reason in reasons), key=LIGHTS.index, default="amber")
+    lights = [reason.light for reason in reasons]
+    return max(lights, key=LIGHTS.index) if lights else "amber"
 
 
 def stitching_reasons(run: StitchRun) -> list[Reason]:
@@ -78,7 +79,9 @@ def training_reasons(errors: dict[str, Any] | None, scores: dict[str, Any] | Non
     if low is None:
         found.append(Reason("amber", "One seed tells nothing about chance: train several."))
     elif low > data:
-        found.append(Reason("green", f"Even the interval's low end, {number(low)}, is above the data's {number(data)}."))
+        found.append(
+            Reason("green", f"Even the interval's low end, {number(low)}, is above the data's {number(data)}.")
+        )
     elif high < data:
         found.append(Reason("red", f"The policies score below the data they learned from ({number(data)})."))
     else:
@@ -109,7 +112,9 @@ def _consistency(run: StitchRun) -> Iterable[Reason]:
     limits = [report.metrics["jumps_may_miss"] for report in run.reports if "jumps_may_miss" in report.metrics]
     if limits:
         light = _graded(max(limits), MAY_MISS)
-        typical = f"; half of the jumps made miss by less than {percent(float(np.median(values)))}" if len(values) else ""
+        typical = (
+            f"; half of the jumps made miss by less than {percent(float(np.median(values)))}" if len(values) else ""
+        )
         beyond = " beyond what is usual" if typical else ""
         text = f"By the forward ensemble a jump may miss its target by {percent(max(limits))} of its length"
         yield Reason(light, f"{text}{typical}{beyond}.")

@@ -34,8 +34,8 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def short(values: Shaped[np.ndarray, "..."], digits: int = DIGITS) -> list[Any]:
-    """Return an array as nested lists of short numbers; None where a number is not finite."""
+def short(values: Shaped[np.ndarray, "..."] | np.generic, digits: int = DIGITS) -> Any:
+    """Return an array as nested lists of short numbers, or a number as a short one; None where it is not finite."""
     if values.dtype.kind in "iub":
         return values.tolist()
 

@@ -105,9 +105,7 @@ def _jump(after: Trajectories, jumps: JumpTable, number: int, first: int) -> dic
     return {**known, "scores": scores}
 
 
-def jumps_payload(
-    after: Trajectories, jumps: JumpTable, made: StateMap, most: int
-) -> dict[str, Any]:
+def jumps_payload(after: Trajectories, jumps: JumpTable, made: StateMap, most: int) -> dict[str, Any]:
     """Return some of the jumps for the map: from where to where, and in which trajectory."""
     chosen = np.arange(len(jumps))
     if len(chosen) > most:
