@@ -86,25 +86,36 @@ def clone_swings(folder: Path, run: str, *flags: str) -> Path:
 
 
 def large_run(transitions: int) -> StitchRun:
-    """A stitching of this many transitions as its folder would hold it, with random states and jumps."""
-    length, random = 1000, np.random.default_rng(0)
+    """A stitching of this many transitions as its folder would hold it: orbits, each continued by a better one."""
+    length, columns, random = 1000, 11, np.random.default_rng(0)
     episodes = transitions // length
-    steps = episodes * length
+    steps, half = episodes * length, length // 2
+    radius = random.uniform(0.3, 1, (episodes, 1, 1)).astype(np.float32)
+    phase = (
+        np.linspace(0, 20, length + 1, dtype=np.float32)[None, :, None]
+        * np.arange(1, columns + 1, dtype=np.float32)
+        / 4
+    )
+    states = radius * np.sin(phase) + 0.05 * random.standard_normal((episodes, length + 1, columns), np.float32)
+    rewards = np.repeat(radius[:, 0], length, 1) * random.random((episodes, length), np.float32)
     before = Trajectories(
-        observations=random.normal(size=(steps + episodes, 11)).astype(np.float32),
-        actions=random.normal(size=(steps, 3)).astype(np.float32),
-        rewards=random.random(steps).astype(np.float32),
+        observations=states.reshape(-1, columns),
+        actions=random.standard_normal((steps, 3), np.float32),
+        rewards=rewards.reshape(-1),
         terminated=np.zeros(steps, bool),
         truncated=np.arange(steps) % length == length - 1,
         offsets=np.arange(0, steps + 1, length),
         metadata=Metadata("large"),
     )
-    jumps = random.random(steps) < 0.01
-    after = replace(
-        before,
-        rewards=before.rewards + jumps.astype(np.float32),
-        provenance=replace(Provenance.logged(before.offsets), stitched=jumps),
-    )
+    order = np.argsort(before.returns)
+    better = np.empty(episodes, np.int32)
+    better[order] = order[np.minimum(np.arange(episodes) + episodes // 10, episodes - 1)]
+    joined = (np.concatenate((part[:, :half], part[better, half:]), 1) for part in (states, rewards))
+    source = np.repeat(np.stack((np.arange(episodes, dtype=np.int32), better), 1), half, 1).reshape(-1)
+    jumps = np.arange(steps) % length == half - 1
+    origin = replace(Provenance.logged(before.offsets), source_episode=source, stitched=jumps)
+    observations, paid = joined
+    after = replace(before, observations=observations.reshape(-1, columns), rewards=paid.reshape(-1), provenance=origin)
     facts = {"kind": "stitch", "config": {"source": "npz:large.npz", "stitching": {"tests": {}}}, "command": "stitch"}
     whole = assemble(before, [after], keep_original=False)
     return StitchRun(

@@ -230,6 +230,7 @@ def test_light_is_that_of_the_worst_reason(stitched):
     assert "No better than a baseline on held-out steps: forward dynamics." in [
         reason.text for reason in stitching_reasons(bad)
     ]
+    assert overall(stitching_reasons(replace(run, reports=()))) != "green"  # nothing is known about the models
     assert overall([Reason("green", ""), Reason("amber", ""), Reason("green", "")]) == "amber"
 
 

@@ -130,12 +130,12 @@ def _histograms(run: StitchRun, name: str) -> dict[str, Any]:
     values = {key: getattr(data, name).astype(np.float64) for key, data in sets.items() if data is not None}
     every = np.concatenate([*values.values()])
     low, high = float(every.min()), float(every.max())
-    if low == high:
-        low, high = low - 0.5, high + 0.5
-    edges = 4 * np.linspace(low / 4, high / 4, BINS + 1)  # the range of very large numbers overflows
     if name == "lengths" and high - low < BINS:
         edges = np.arange(low, high + 2) - 0.5
-    found: dict[str, Any] = {"edges": short(edges)}
+    else:
+        room = 0.5 if low == high else 0.0
+        edges = 4 * np.linspace((low - room) / 4, (high + room) / 4, BINS + 1)  # very large ranges overflow
+    found: dict[str, Any] = {"edges": short(edges, 8)}
     for key, some in values.items():
         found[key] = {
             "share": short(np.histogram(some, edges)[0] / max(len(some), 1)),
@@ -239,11 +239,12 @@ def _map(run: StitchRun, share: float) -> tuple[dict[str, Any], dict[str, str]]:
     }
     of = f" of the stitching with seed {first.seed}" if len(run.stitchings) > 1 else ""
     drawn = (_sampled(len(points["x"]), points["of"], "state"), _sampled(len(jumps["from"]), jumps["of"], "jump"))
-    axes = f"the two main directions of {plural(points['columns'], 'standardised column')}"
+    axes = (
+        f"the two main directions of {plural(points['columns'], 'standardised column')}, with {percent(made.explained)}"
+    )
     viewed = f"{_sampled(len(shown), total, 'rebuilt trajectory')}{of}, from the largest gain to the smallest"
     notes = {
-        "map": f"{drawn[0]} and {drawn[1].lower()}{of}. The axes are {axes} and show {percent(points['explained'])} of the "
-        "variance.",
+        "map": f"{drawn[0]} and {drawn[1].lower()}{of}. The axes are {axes} of the variance.",
         "viewer": f"{viewed}. The columns are those whose values tell most about the reward to come.",
     }
     return charts, notes

@@ -42,8 +42,7 @@ class Reason:
 
 def overall(reasons: Sequence[Reason]) -> Light:
     """Return the light of all reasons together: the worst of them."""
-    lights = [reason.light for reason in reasons]
-    return max(lights, key=LIGHTS.index) if lights else "amber"
+    return LIGHTS[max((LIGHTS.index(reason.light) for reason in reasons), default=1)]
 
 
 def stitching_reasons(run: StitchRun) -> list[Reason]:
@@ -93,6 +92,8 @@ def training_reasons(errors: dict[str, Any] | None, scores: dict[str, Any] | Non
 
 
 def _models(run: StitchRun) -> Iterable[Reason]:
+    if not run.reports and run.after is not None:
+        yield Reason("amber", "How well the models predict held-out steps is not on record.")
     failed = [report.model for report in run.reports if not report.beats_baseline]
     if failed:
         yield Reason("red", f"No better than a baseline on held-out steps: {', '.join(failed)}.")

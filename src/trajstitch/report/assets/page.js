@@ -42,7 +42,7 @@
   });
   // Ends that are no round numbers carry no label.
   const between = (min, max) => ({ min, max, axisLabel: { ...axis().axisLabel, showMinLabel: false, showMaxLabel: false } });
-  const shares = () => axis({ scale: false, splitNumber: 3, axisLabel: { color: color("quiet"), fontSize: 11, formatter: percent } });
+  const shares = () => axis({ scale: false, min: 0, max: (found) => (found.max > 0.8 && found.max <= 1 ? 1 : null), splitNumber: 3, axisLabel: { color: color("quiet"), fontSize: 11, formatter: percent } });
   const base = (more) => ({
     animation: false,
     textStyle: { fontFamily: getComputedStyle(document.body).fontFamily, color: color("ink") },
