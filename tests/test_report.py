@@ -161,7 +161,7 @@ def test_page_of_two_million_transitions_is_sampled_and_says_so():
     entry = stitch_entry(large_run(200_000))  # tests/test_browser.py takes all two million
     page = render([entry])
     assert len(page) < 5_000_000
-    assert "A sample of 5,000 of 200,000 states and a sample of 600 of" in page
+    assert "A sample of 5,000 of 200,000 states and all 200 jumps" in page
     assert "A sample of 24 of 200 rebuilt trajectories" in page
 
 
@@ -183,7 +183,7 @@ def test_page_of_data_that_was_left_unchanged_says_why(table, tmp_path):  # noqa
     assert cli.run(["stitch", table, f"npz:{tmp_path}/same.npz", "--preset", "quick", "--run", str(run)]) == 0
     page = written(run, to=tmp_path / "page.html")
     assert "every trajectory has a context of its own" in page
-    assert "left unchanged" in (tmp_path / "same.npz.card.md").read_text()
+    assert "left this data unchanged" in (tmp_path / "same.npz.card.md").read_text()
 
 
 def test_each_stitching_of_several_is_on_the_page(tmp_path):
