@@ -15,16 +15,18 @@ from point import collect
 from sample_runs import HOSTILE, clone_swings, large_run, named_log, renamed, stitch_log
 from test_stitch_command import table  # noqa: F401
 from trajstitch import cli
-from trajstitch.data.trajectories import Provenance
+from trajstitch.data.stitch_record import StitchRecord
+from trajstitch.data.trajectories import Provenance, concatenate
 from trajstitch.errors import InputError
 from trajstitch.formats import save
 from trajstitch.learning.fit_report import FitReport
 from trajstitch.report import compare
 from trajstitch.report.card import card, write_card
+from trajstitch.report.gain import gain_interval
 from trajstitch.report.jumps import jump_table
 from trajstitch.report.page import MARK, read_entries, render, write_page
 from trajstitch.report.state_map import StateMap, telling_columns
-from trajstitch.report.stitch_entry import gain_interval, stitch_entry
+from trajstitch.report.stitch_entry import stitch_entry
 from trajstitch.report.stitch_run import read_stitch_runs
 from trajstitch.report.trust import Reason, overall, stitching_reasons
 from trajstitch.report.values import number, script_json, short
@@ -80,11 +82,10 @@ def written(*runs: Path, to: Path) -> str:
 def test_page_says_what_changed_by_how_much_and_why_to_trust_it(stitched, tmp_path, capsys):
     page = written(stitched, to=tmp_path / "page.html")
     before, after = (trajstitch.load(f"npz:{stitched.parent}/{name}.npz") for name in ("log", "better"))
-    low, high = gain_interval(before, after)
-    gain = after.returns.mean() - before.returns.mean()
-    assert low is not None
-    assert high is not None
-    assert low < gain < high
+    interval, gain = gain_interval(before, after), after.returns.mean() - before.returns.mean()
+    assert interval is not None
+    low, high = interval
+    assert 0 < low < gain < high
     means = f"from {number(before.returns.mean())} to {number(after.returns.mean())}"
     assert f"{means} (+{number(gain)}; 95 % interval {number(low)} to {number(high)})" in page
     for claim in ("every model beats its baseline", "of the logged states are still visited", "forward ensemble"):
@@ -241,6 +242,22 @@ def test_gain_by_predicted_rewards_is_not_trusted(stitched):
     invented = replace(one, jumps=replace(one.jumps, logged_reward=paid - 1000))
     reasons = stitching_reasons(replace(run, stitchings=(invented,)))
     assert "red" in [reason.light for reason in reasons if "predicted reward of jumps" in reason.text]
+
+
+@pytest.mark.parametrize("copies", [1, 100])
+def test_interval_is_that_of_the_gain_of_each_trajectory(copies):
+    before = collect(episodes=40, length=5)
+    before = concatenate([before] * copies)
+    random = np.random.default_rng(0)
+    each = np.where(random.random(len(before)) < 0.3, random.exponential(10, len(before)), 0)
+    rewards = before.rewards + np.repeat(each / 5, 5).astype(np.float32)
+    record = StitchRecord(False, 1, len(before), len(before), len(before))
+    after = replace(before, rewards=rewards, metadata=record.added_to(before.metadata))
+    found = gain_interval(before, after)
+    assert found is not None
+    half = 1.96 * each.std() / len(each) ** 0.5
+    assert found == pytest.approx((each.mean() - half, each.mean() + half), abs=0.4 * half)
+    assert found[0] > 0
 
 
 # The page of trainings

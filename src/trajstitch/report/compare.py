@@ -17,7 +17,11 @@ def sentence(entries: Sequence[Entry]) -> str:
     """Return which run does best, in one sentence."""
     scored = [(entry, entry.scores) for entry in entries if entry.scores is not None]
     if len(scored) < 2:
-        return " ".join(f"{entry.title}: {entry.headline}" for entry in entries[:2])
+        known = [
+            (entry.title, entry.charts["returns"]) for entry in entries if "after" in entry.charts.get("returns", {})
+        ]
+        means = [f"{_means(returns)} in {title}" for title, returns in known]
+        return f"Mean return of the data: {', '.join(means)}." if means else f"{len(entries)} runs, none with scores."
     if not comparable([scores for _, scores in scored]):
         return "These runs were evaluated under different conditions, so their scores can't be compared."
     ranked = sorted(scored, key=lambda pair: -pair[1]["last"]["iqm"]["value"])
@@ -43,16 +47,19 @@ def table(entries: Sequence[Entry]) -> Table:
     """Return the runs, one a row."""
     rows = []
     for entry in entries:
-        returns, score = entry.charts.get("returns", {}), "–"
-        means = [number(returns[key]["mean"]) for key in ("before", "after") if key in returns]
+        returns, score = _means(entry.charts.get("returns", {})), "–"
         if entry.scores is not None:
             iqm = entry.scores["last"]["iqm"]
             score = number(iqm["value"]) + (
                 "" if iqm["low"] is None else f" [{number(iqm['low'])}, {number(iqm['high'])}]"
             )
         jumps = dict(entry.figures).get("of steps are jumps", "–")
-        rows.append((entry.title, entry.kind, entry.verdict, " → ".join(means) or "–", jumps, score))
+        rows.append((entry.title, entry.kind, entry.verdict, returns or "–", jumps, score))
     return Table(("run", "kind", "verdict", "mean return of the data", "jumps", "policies, last checkpoint"), rows)
+
+
+def _means(returns: dict[str, Any]) -> str:
+    return " → ".join(number(returns[key]["mean"]) for key in ("before", "after") if key in returns)
 
 
 def chart(entries: Sequence[Entry]) -> dict[str, Any] | None:

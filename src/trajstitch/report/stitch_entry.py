@@ -1,19 +1,16 @@
 """What the page shows of a stitching."""
 
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import t as student
 
 from trajstitch.data import ragged
 from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.data.environments import normalised, reference
-from trajstitch.data.stitch_record import StitchRecord
-from trajstitch.data.trajectories import Trajectories
 from trajstitch.report.entry import Entry, Table, config_text, record_of
+from trajstitch.report.gain import gain_interval
 from trajstitch.report.state_map import StateMap, reward_to_come, shown_names, states_payload, telling_columns
 from trajstitch.report.stitch_run import StitchRun, states_kept
 from trajstitch.report.trust import stitching_reasons
@@ -71,38 +68,13 @@ def headline(run: StitchRun) -> str:
         mean = number(float(after.returns.mean()))
         return f"The stitched data has a mean return of {mean}; what it was before is unknown."
     old, new = float(before.returns.mean()), float(after.returns.mean())
-    low, high = gain_interval(before, after)
     gain = f"{'+' if new >= old else ''}{number(new - old)}"
-    if low is not None and high is not None:
-        gain += f"; 95 % interval {number(low)} to {number(high)}"
+    if (interval := gain_interval(before, after)) is not None:
+        gain += f"; 95 % interval {number(interval[0])} to {number(interval[1])}"
     if new == old:
         return f"Stitching changed no trajectory: the mean return stays {number(old)}."
     verb = "raised" if new > old else "lowered"
-    if low is not None and high is not None and low <= 0 <= high:
-        verb = "moved"
     return f"Stitching {verb} the data’s mean return from {number(old)} to {number(new)} ({gain})."
-
-
-def gain_interval(before: Trajectories, after: Trajectories) -> tuple[float | None, float | None]:
-    """Return a 95 % interval of the gain in mean return: paired where each trajectory replaces one, else Welch's."""
-    old, new = before.returns, after.returns
-    if len(old) < 2 or len(new) < 2:
-        return None, None
-    if len(new) % len(old) == 0 and describes_replaced(after):
-        gain = new.reshape(-1, len(old)).mean(0) - old
-        middle, error, freedom = gain.mean(), gain.std(ddof=1) / len(gain) ** 0.5, len(gain) - 1
-    else:
-        variances = [values.var(ddof=1) / len(values) for values in (old, new)]
-        middle, error = new.mean() - old.mean(), sum(variances) ** 0.5
-        freedom = min(len(old), len(new)) - 1
-    half = float(student.isf(0.025, freedom)) * float(error)
-    return (float(middle) - half, float(middle) + half) if math.isfinite(half) else (None, None)
-
-
-def describes_replaced(after: Trajectories) -> bool:
-    """Return whether trajectories of the set are in the place of original ones."""
-    record = StitchRecord.of(after.metadata)
-    return record is not None and not record.kept_original
 
 
 def _figures(run: StitchRun) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from trajstitch.data.stitch_record import StitchRecord
+from trajstitch.report.gain import gain_interval
 from trajstitch.report.stitch_run import StitchRun, states_kept
 from trajstitch.report.values import number, percent, plural
 from trajstitch.stitching.guards import FEW_STATES
@@ -49,7 +50,7 @@ def stitching_reasons(run: StitchRun) -> list[Reason]:
     """Return what speaks for and against trusting stitched data."""
     if run.after is None:
         return [Reason("amber", f"The data was left unchanged: {run.reason}."), *_models(run)]
-    found = [*_models(run), *_consistency(run), *_simulator(run), *_states(run), *_predicted(run)]
+    found = [*_models(run), *_consistency(run), *_simulator(run), *_states(run), *_predicted(run), *_chance(run)]
     record = StitchRecord.of(run.after.metadata)
     if run.before is None:
         found.append(Reason("amber", f"The source data can't be compared: {run.missing}."))
@@ -127,6 +128,12 @@ def _simulator(run: StitchRun) -> Iterable[Reason]:
         miss = float(jumps["median_ratio"])
         text = f"In the simulator, half of {plural(int(jumps['steps']), 'jump')} miss by less than {percent(miss)}"
         yield Reason(_graded(miss, MISSES), f"{text} of their length.")
+
+
+def _chance(run: StitchRun) -> Iterable[Reason]:
+    interval = None if run.before is None or run.after is None else gain_interval(run.before, run.after)
+    if interval is not None and interval[0] <= 0:
+        yield Reason("amber", "The gain rests on few trajectories: its interval includes 0.")
 
 
 def _states(run: StitchRun) -> Iterable[Reason]:
