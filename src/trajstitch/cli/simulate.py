@@ -45,8 +45,9 @@ class Command:
             raise InputError(f"{self.run}: {why}")
         data = reload_source(run)
         stitched, _ = read_result(run, own, data)
+        graph = read_graph(run, shared, data)
         jumps = check_jumps(data, stitched, self.steps)
-        facts = report(data, jumps, read_graph(run, shared, data), self.steps)
+        facts = report(data, jumps, graph, self.steps)
         found = {"step": jumps.index, "ratio": jumps.ratio, "reward_error": jumps.reward_error}
         run.write_tensors(f"{own}simulator-check", found)
         run.write_json(f"{own}simulator-check", facts)

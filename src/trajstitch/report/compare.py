@@ -55,7 +55,9 @@ def table(entries: Sequence[Entry]) -> Table:
             )
         jumps = dict(entry.figures).get("of steps are jumps", "–")
         rows.append((entry.title, entry.kind, entry.verdict, returns or "–", jumps, score))
-    return Table(("run", "kind", "verdict", "mean return of the data", "jumps", "policies, last checkpoint"), rows)
+    head = ("run", "kind", "verdict", "mean return of the data", "jumps", "policies, last checkpoint")
+    known = [at for at in range(len(head)) if any(row[at] != "–" for row in rows)]
+    return Table(tuple(head[at] for at in known), [tuple(row[at] for at in known) for row in rows])
 
 
 def _means(returns: dict[str, Any]) -> str:

@@ -67,6 +67,7 @@ class StitchRun:
 def read_stitch_runs(run: Run) -> Iterator[StitchRun]:
     """Yield what a stitching's folder holds: once, or once for each of its seeds."""
     first, seeds = run.fact("seed", int), run.fact("seeds", int)
+    _check_facts(run)
     before, missing = None, None
     try:
         before = reload_source(run)
@@ -77,9 +78,20 @@ def read_stitch_runs(run: Run) -> Iterator[StitchRun]:
         yield _read(run, title, seed, before, missing)
 
 
+def _check_facts(run: Run) -> None:
+    """Raise if what a run says about its job is not as it was written."""
+    for name in ("source", "fingerprint"):
+        run.fact(name, str)
+    settings = run.fact("stitching", dict)
+    with damaged(run.path("run.json"), "start a new run"):
+        for name, kind in (("tests", dict), ("rules", dict), ("columns", dict), ("stitchings", int)):
+            if not isinstance(settings[name], kind):
+                raise TypeError(f"its {name} is no {kind.__name__}")
+
+
 def _read(run: Run, title: str, seed: int, before: Trajectories | None, missing: str | None) -> StitchRun:
     settings = run.fact("stitching", dict)
-    count = settings.get("stitchings", 1)
+    count = settings["stitchings"]
     places = [(number, place(run, number)) for number in range(seed, seed + count)]
     finished = [(number, where) for number, where in places if run.has(f"{where.own}passes")]
     reports, seconds = [], {}

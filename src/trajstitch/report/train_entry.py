@@ -54,7 +54,7 @@ def headline(run: Run, scores: dict[str, Any] | None, estimate: dict[str, Any] |
         interval = "" if iqm["low"] is None else f" (95 % interval {number(iqm['low'])} to {number(iqm['high'])})"
         return (
             f"Policies trained by {policy} on {learned} reach a {unit} of {number(iqm['value'])}{interval}, where the "
-            f"data's own mean is {number(scores['data']['score'])}."
+            f"data’s own mean is {number(scores['data']['score'])}."
         )
     if estimate is not None:
         found = estimate["estimate"]

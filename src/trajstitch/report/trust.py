@@ -124,7 +124,8 @@ def _consistency(run: StitchRun) -> Iterable[Reason]:
 
 def _simulator(run: StitchRun) -> Iterable[Reason]:
     jumps = (run.simulator or {}).get("jumps") or {}
-    if isinstance(jumps, dict) and jumps.get("steps") and isinstance(jumps.get("median_ratio"), int | float):
+    known = isinstance(jumps, dict) and isinstance(jumps.get("steps"), int) and jumps["steps"] > 0
+    if known and isinstance(jumps.get("median_ratio"), int | float):
         miss = float(jumps["median_ratio"])
         text = f"In the simulator, half of {plural(int(jumps['steps']), 'jump')} miss by less than {percent(miss)}"
         yield Reason(_graded(miss, MISSES), f"{text} of their length.")

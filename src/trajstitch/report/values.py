@@ -26,6 +26,8 @@ def percent(share: float | None) -> str:
     """Return a share as a percentage."""
     if share is None or not math.isfinite(share):
         return "–"
+    if 0 < share < 5e-4:
+        return "less than 0.1 %"
     return f"{100 * share:.{1 if abs(share) < 0.1 else 0}f} %".replace("-", "−")
 
 

@@ -62,7 +62,7 @@
     lineStyle: { width: 1.5, color: tone }, areaStyle: { color: tone, opacity },
   });
 
-  const histogram = (found) => {
+  const histogram = (found, _, whole = false) => {
     const series = [];
     if (found.before) series.push(stepped("logged", steps(found.edges, found.before.share), color("logged"), 0.35));
     if (found.after) series.push(stepped("stitched", steps(found.edges, found.after.share), color("accent"), 0.25));
@@ -71,7 +71,7 @@
       const shown = items.map((item) => `${item.seriesName}: ${percent(item.value[1])} of the trajectories`);
       return tip(`${number(found.edges[at])} to ${number(found.edges[at + 1])}`, ...shown);
     };
-    const ends = between(found.edges[0], found.edges[found.edges.length - 1]);
+    const ends = { ...between(found.edges[0], found.edges[found.edges.length - 1]), minInterval: whole ? 1 : 0 };
     return base({ xAxis: axis({ ...ends, splitLine: { show: false } }), yAxis: shares(), series, tooltip: along(inBin) });
   };
 
@@ -307,7 +307,7 @@
     place.replaceChildren(...lines);
   };
 
-  const DRAW = { returns: histogram, lengths: histogram, map, viewer, consistency, calibration, scores, curves, compare };
+  const DRAW = { returns: histogram, lengths: (found, entry) => histogram(found, entry, true), map, viewer, consistency, calibration, scores, curves, compare };
   const redraw = (entry, name) => charts.filter((one) => one.entry === entry && one.name === name).forEach((one) => one.draw());
 
   const moveTo = (entry, step) => {
