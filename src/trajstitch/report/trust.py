@@ -148,7 +148,8 @@ def _states(run: StitchRun) -> Iterable[Reason]:
 def _predicted(run: StitchRun) -> Iterable[Reason]:
     share = predicted_share(run)
     if share is not None:
-        text = f"{percent(share)} of the gain is predicted reward of jumps; the rest was logged."
+        amount = percent(share)
+        text = f"{amount[:1].upper()}{amount[1:]} of the gain is predicted reward of jumps; the rest was logged."
         if share <= 0:
             text = "Predicted rewards of jumps add nothing to the gain: all of it was logged."
         yield Reason(_graded(share, PREDICTED), text)
