@@ -131,6 +131,14 @@ def test_jumps_carry_the_scores_of_the_edges_they_took(stitched):
     assert run.candidates > run.edges > 0
 
 
+def test_limit_of_the_consistency_is_that_test_s_own(stitched):
+    (run,) = read_stitch_runs(Run.open(stitched))
+    facts = json.loads(json.dumps(run.facts))
+    facts["job"]["stitching"]["tests"] |= {"other": {"limit": 0.01}}
+    for one in (run, replace(run, facts=facts)):
+        assert stitch_entry(one).charts["consistency"]["limit"] == 0.5
+
+
 def test_true_miss_of_a_checked_jump_is_shown_and_others_stay_unknown(stitched):
     (run,) = read_stitch_runs(Run.open(stitched))
     data = run.stitchings[0].data

@@ -132,7 +132,7 @@ def _models(run: StitchRun) -> Table:
                 number(value),
                 number(baseline),
                 percent(explained),
-                "yes" if report.beats_baseline else "NO",
+                "NO" if not report.beats_baseline else "yes" if baseline is not None else "–",
                 more or "–",
             )
         )
@@ -236,8 +236,8 @@ def _consistency(run: StitchRun) -> dict[str, Any]:
     values = values[np.isfinite(values)]
     if not len(values):
         return {}
-    limits = [test.get("limit") for test in run.config.get("tests", {}).values() if isinstance(test, dict)]
-    limits = [limit for limit in limits if isinstance(limit, int | float)]
+    tests = [test for test in run.config.get("tests", {}).values() if isinstance(test, dict) and "forward" in test]
+    limits = [test["limit"] for test in tests if isinstance(test.get("limit"), int | float)]
     high = max([*limits, float(values.max())]) or 1.0
     edges = np.linspace(0, high, 21)
     return {
