@@ -1,6 +1,6 @@
 # Every target sets up what it needs, once. `make demo` and `make test` are all a fresh machine has to know.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu lint format bits bench interop peers clean
+.PHONY: help demo test test-gpu test-browser lint format bits bench interop peers clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -16,6 +16,7 @@ help:
 	@echo "make lint     ruff, pyright, and the contract on imports between rooms"
 	@echo "make bits     whether anything that small jobs write differs from revision REV (the last commit)"
 	@echo "make test-gpu the tests that need an NVIDIA GPU (installs JAX for CUDA into .venv)"
+	@echo "make test-browser  the tests of the page in a real browser (Debian: apt-get install chromium chromium-driver)"
 	@echo "make bench    the benchmarks, with tables on the screen and JSON in benchmarks/results/; worlds.py takes hours, and resumes"
 	@echo "make interop  other libraries read what we write (an environment of its own)"
 	@echo "make peers    d3rlpy's policies beside ours, on the same data (an environment of its own; 15 minutes on 2 cores)"
@@ -43,6 +44,10 @@ test: $(READY)
 test-gpu: $(READY)
 	$(call install,.venv,-e '.[dev$(comma)cuda]')
 	$(BIN)/python -m pytest -m gpu
+
+test-browser: $(READY)
+	$(call install,.venv,-e '.[dev$(comma)browser]')
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -m browser
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -43,6 +43,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     stages = Stages(StitchJob(data, config, options.seed))
     models, reports = stages.models()
     stitched = improve_together(config, stages.tasks())[0].paths.trajectories()
+    jumps = simulator_check.check_jumps(data, stitched, options.steps)
     tests = {name: without_limit(test) for name, test in config.tests.items()}
     everything = build_graph(data, EdgeScorer(models, tests, data), config.neighbours)
     return {
@@ -50,7 +51,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "transitions": data.steps,
         "candidates": len(everything.edges),
         "passing": len(stages.graph().edges),
-        "simulator_check": simulator_check.report(data, stitched, everything, options.steps),
+        "simulator_check": simulator_check.report(data, jumps, everything, options.steps),
         "fit_reports": [{"model": one.model, **one.metrics} for one in reports],
         "seconds": time.monotonic() - start,
     }

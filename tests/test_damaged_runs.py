@@ -141,6 +141,14 @@ SIMULATED: list[Damage] = [
     text("passes.json", "[{}]"),
     of_other_data,
 ]
+SHOWN: list[Damage] = [
+    *SIMULATED,
+    text("seconds.json", '{"models": "long"}'),
+    in_tensors("models.safetensors", reports="[5]"),
+    text("result.npz", "5"),
+    text("simulator-check.json", "[]"),
+    text("simulator-check.safetensors", "[]"),
+]
 EVALUATED: list[Damage] = [
     *EVERYWHERE,
     in_config("steps"),
@@ -175,6 +183,13 @@ def test_damaged_stitching_is_one_line(damage, runs, capsys):
     Path("better.npz").unlink()
     flags = ("--preset", "quick", "--run", "stitched", "--resume")
     assert "stitched/" in one_line(capsys, "stitch", "npz:log.npz", "npz:better.npz", *flags)
+
+
+@pytest.mark.parametrize("damage", SHOWN)
+def test_page_of_a_damaged_stitching_is_one_line(damage, runs, capsys):
+    damage(runs / "stitched")
+    assert "stitched/" in one_line(capsys, "report", "stitched", "-o", "page.html")
+    assert not Path("page.html").exists()
 
 
 @pytest.mark.parametrize("damage", SIMULATED)

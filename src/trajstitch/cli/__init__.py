@@ -25,6 +25,7 @@ VERBS = {
     "train": "train a policy on a data set, several seeds at once",
     "evaluate": "roll out a run's policies and score them",
     "reproduce": "measure one of the paper's experiments and write its page",
+    "report": "write a page that shows and compares runs",
     "expert": "train a ladder of policies (TD3) for the built-in sets",
 }
 

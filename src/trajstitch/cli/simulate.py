@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 from trajstitch.benchmark.sources import reload_source
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.errors import InputError
-from trajstitch.evaluation.simulator_check import report
+from trajstitch.evaluation.simulator_check import check_jumps, report
 from trajstitch.learning.bounds import SEED, Bounds
 from trajstitch.stitching.layout import place, read_graph, read_result
 from trajstitch.storage.runs import Run
@@ -45,7 +45,11 @@ class Command:
             raise InputError(f"{self.run}: {why}")
         data = reload_source(run)
         stitched, _ = read_result(run, own, data)
-        facts = report(data, stitched, read_graph(run, shared, data), self.steps)
+        graph = read_graph(run, shared, data)
+        jumps = check_jumps(data, stitched, self.steps)
+        facts = report(data, jumps, graph, self.steps)
+        found = {"step": jumps.index, "ratio": jumps.ratio, "reward_error": jumps.reward_error}
+        run.write_tensors(f"{own}simulator-check", found)
         run.write_json(f"{own}simulator-check", facts)
         if self.json:
             print_json(facts)

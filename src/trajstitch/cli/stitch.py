@@ -22,6 +22,7 @@ from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError, as_flags
 from trajstitch.learning.bounds import SEED, Bounds
 from trajstitch.progress import logger
+from trajstitch.report.card import card, card_path, write_card
 from trajstitch.stitching.config import PRESETS, Preset, StitchConfig, preset
 from trajstitch.stitching.layout import place
 from trajstitch.stitching.pipeline import Stitched, StitchJob, stitch_together
@@ -126,11 +127,13 @@ class Command(ColumnFlags):
         except (KeyboardInterrupt, SystemExit):
             logger.warning(f"{run.folder}: stopped; the same command with --resume continues after what is finished")
             raise
-        for one, target in zip(done, self.targets, strict=True):
+        for seed, one, target in zip(self.numbers, done, self.targets, strict=True):
             if target in saved:
                 logger.info(f"{target} was written before and is left as it is; --force writes it again")
                 continue
             formats.save(one.after, target, force=self.force)
+            about = card(one.before, one.after, one.reports, run.facts, uri=target, reason=one.reason)
+            write_card(card_path(target, run, place(run, seed).own if self.seeds > 1 else ""), about)
             saved.append(target)
             run.write_json("saved", saved)
         return run, done

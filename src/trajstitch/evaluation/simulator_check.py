@@ -1,6 +1,6 @@
 """The simulator check: how far jumps miss their targets in the simulator, beside the scores of the jump tests."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -69,17 +69,18 @@ def check_steps(
 
 
 def check_jumps(data: Trajectories, stitched: Trajectories, most: int = 20_000) -> SimulatorCheck:
-    """Check the steps of a stitched data set that are jumps."""
+    """Check the steps of a stitched data set that are jumps; `index` tells which steps these are."""
     assert stitched.provenance is not None
     jumps = _some(np.flatnonzero(stitched.provenance.stitched & stitched.next_known), most)
     rows = stitched.state_rows[jumps]
-    return check_steps(
+    check = check_steps(
         data,
         stitched.observations[rows],
         stitched.actions[jumps],
         stitched.observations[rows + 1],
         stitched.rewards[jumps],
     )
+    return replace(check, index=jumps[check.index])
 
 
 def check_edges(data: Trajectories, graph: StitchGraph, most: int = 20_000) -> tuple[SimulatorCheck, Edges]:
@@ -92,13 +93,13 @@ def check_edges(data: Trajectories, graph: StitchGraph, most: int = 20_000) -> t
     return check, edges.take(check.index)
 
 
-def report(data: Trajectories, stitched: Trajectories, graph: StitchGraph, most: int = 20_000) -> dict[str, Any]:
+def report(data: Trajectories, jumps: SimulatorCheck, graph: StitchGraph, most: int = 20_000) -> dict[str, Any]:
     """Return how far logged steps, jumps and edges miss, and how well each jump test's score predicts that."""
     steps = _some(np.flatnonzero(data.next_known), min(most, 1_000))
     rows = data.state_rows[steps]
     states = data.observations
     logged = check_steps(data, states[rows], data.actions[steps], states[rows + 1], data.rewards[steps])
-    facts = {"logged": logged.summary(), "jumps": check_jumps(data, stitched, most).summary()}
+    facts = {"logged": logged.summary(), "jumps": jumps.summary()}
     if not len(graph.edges) or graph.edges.action is None:
         return facts
     check, edges = check_edges(data, graph, most)

@@ -97,6 +97,12 @@ def exists(uri: str) -> bool:
     return _stored_at(uri).exists()
 
 
+def stored_file(uri: str) -> Path | None:
+    """Return the file that holds a data set; None if its format keeps sets in folders of a store."""
+    found, location = _find(uri)
+    return found.stored_at(location) if found.ENDINGS else None
+
+
 def require_apart(source: str, target: str) -> None:
     """Raise if both URIs name the same place: a source is never overwritten, even with `force`."""
     if _stored_at(source) == _stored_at(target):

@@ -230,6 +230,8 @@ class StitchGraph:
     """Whether the target follows a state near the source."""
     by_neighbour: Bool[np.ndarray, " edges"]
     """Whether the target is near the source's logged next state."""
+    candidates: int | None = None
+    """Pairs of states that the jump tests were given; None if that was not recorded."""
 
     def __len__(self) -> int:
         return len(self.episode)
@@ -247,7 +249,8 @@ class StitchGraph:
             **{f"logged/{name}": array for name, array in self.logged.items()},
             **{f"edges/{name}": array for name, array in self.edges.arrays().items()},
         }
-        save_tensors(tensors, path, {"format": FORMAT})
+        counted = {} if self.candidates is None else {"candidates": str(self.candidates)}
+        save_tensors(tensors, path, {"format": FORMAT, **counted})
 
     @classmethod
     def load(cls, path: str | Path) -> "StitchGraph":
@@ -261,8 +264,9 @@ class StitchGraph:
                 neighbours=Neighbours(**under(tensors, "neighbours/")),
                 logged=under(tensors, "logged/"),
                 edges=Edges.of(under(tensors, "edges/")),
+                candidates=int(facts["candidates"]) if "candidates" in facts else None,
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: not a stitching graph ({error}): build it again") from error
 
 
@@ -291,9 +295,11 @@ def build_graph(data: Trajectories, scorer: EdgeScorer, search: NeighbourSearch)
     if "precedent" in logged and scorer.nearby is not None:
         logger.info(f"one in ten logged steps has a precedent within {scorer.nearby.precedent:.0%} of its length")
     columns: dict[str, _Column] = {}
+    tested = 0
     with progress("graph", len(sources), "states") as advance:
         for block in _blocks(neighbours, sources):
             source, target, *rules = candidates(neighbours, last, block)
+            tested += len(source)
             edges, kept = scorer.edges(source, target, {name: values[source] for name, values in logged.items()})
             found = edges.arrays() | {name: rule[kept] for name, rule in zip(_RULES, rules, strict=True)}
             for name, part in found.items():
@@ -308,6 +314,7 @@ def build_graph(data: Trajectories, scorer: EdgeScorer, search: NeighbourSearch)
         logged=logged,
         **{name: whole.pop(name) for name in _RULES},
         edges=Edges.of(whole),
+        candidates=tested,
     )
 
 

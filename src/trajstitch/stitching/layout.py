@@ -11,7 +11,7 @@ import numpy as np
 from trajstitch import formats
 from trajstitch.data import ragged
 from trajstitch.data.source_facts import source_facts
-from trajstitch.data.trajectories import Trajectories
+from trajstitch.data.trajectories import Provenance, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.stitching.acceptance import Summary
 from trajstitch.stitching.config import StitchConfig
@@ -86,13 +86,18 @@ def read_result(run: Run, where: str, data: Trajectories) -> tuple[Trajectories,
         fits = (
             origin is not None
             and (found.observation_size, found.action_size) == (data.observation_size, data.action_size)
-            and _within(origin.source_episode, len(data))
-            # A walk may jump on from the last state of a log that breaks off.
-            and bool(((origin.source_step >= 0) & (origin.source_step <= data.lengths[origin.source_episode])).all())
+            and (data.provenance is not None or _starts_in(origin, data))
         )
         if not fits:
             raise ValueError("it was not made from this data")
     return found, passes
+
+
+def _starts_in(origin: Provenance, data: Trajectories) -> bool:
+    """Return whether every step starts in a state of logged data; jumps may leave an episode's last state too."""
+    if not _within(origin.source_episode, len(data)):
+        return False
+    return bool(((origin.source_step >= 0) & (origin.source_step <= data.lengths[origin.source_episode])).all())
 
 
 def _within(index: np.ndarray, count: int) -> bool:

@@ -34,6 +34,15 @@ def read_tensors(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, str
     return tensors, facts
 
 
+def read_facts(path: str | Path) -> dict[str, str]:
+    """Return a file's metadata alone."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return file.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path}: can't be read ({error})") from error
+
+
 def under(tensors: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     """Return the arrays whose names start with the prefix, by the rest of their names."""
     return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,1 @@
+"""The page of one run or several, and the data card that goes with stitched data."""
