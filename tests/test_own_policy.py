@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from trajstitch.evaluation.off_policy import FittedQ, action_errors, estimated_returns
 
 import trajstitch
 from nearest import Nearest, NearestPolicy
@@ -11,7 +12,6 @@ from test_policies import one_step
 from test_train import command, refused, swings
 from trajstitch.cli import train as train_command
 from trajstitch.errors import InputError
-from trajstitch.evaluation.off_policy import FittedQ, action_errors, estimated_returns
 from trajstitch.formats import save
 from trajstitch.policies import POLICIES
 from trajstitch.policies.policy import load_policies, save_policies

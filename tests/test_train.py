@@ -10,6 +10,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from trajstitch.evaluation.off_policy import FittedQ, action_errors, estimated_returns, unseen
 
 import trajstitch
 from test_policies import chain, one_step
@@ -17,7 +18,6 @@ from trajstitch import cli
 from trajstitch.data.environments import spec_json
 from trajstitch.data.trajectories import Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
-from trajstitch.evaluation.off_policy import FittedQ, action_errors, estimated_returns, unseen
 from trajstitch.formats import save
 from trajstitch.policies import POLICIES
 from trajstitch.policies import train as training

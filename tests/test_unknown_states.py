@@ -7,12 +7,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from trajstitch.evaluation.off_policy import FittedQ, estimated_returns
 
 import trajstitch
 from test_units import SMALL, log
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import hold_out
-from trajstitch.evaluation.off_policy import FittedQ, estimated_returns
 from trajstitch.models.dynamics import Dynamics, fit_dynamics
 from trajstitch.models.forward import ForwardDynamics, fit_forward
 from trajstitch.models.inverse import InverseDynamics, fit_inverse

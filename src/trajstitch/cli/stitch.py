@@ -130,7 +130,8 @@ class Command(ColumnFlags):
             if target in saved:
                 logger.info(f"{target} was written before and is left as it is; --force writes it again")
                 continue
-            formats.save(one.after, target, force=self.force)
+            after = sources.with_source(one.after, self.source, columns, data.fingerprint)
+            formats.save(after, target, force=self.force)
             saved.append(target)
             run.write_json("saved", saved)
         return run, done

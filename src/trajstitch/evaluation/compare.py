@@ -42,11 +42,11 @@ class Estimate:
     name: str
     policies: int
     """Seeds; the estimate is their mean."""
-    estimated: Interval
+    estimated: Interval | None
     """Return over the usual length of an episode. The bounds hold whatever happens beyond the data."""
-    outside: float
+    outside: float | None
     """Share of its steps that are beyond the data."""
-    distance: float
+    distance: float | None
     """Mean distance of its steps to the nearest logged step; 1: as far as logged steps are from other episodes'."""
     settled: bool
     """Whether the estimate would be about the same with half of the data."""
@@ -56,7 +56,7 @@ class Estimate:
     @property
     def covered(self) -> bool:
         """Whether the data says how good it is."""
-        return self.outside <= MOST_OUTSIDE
+        return self.outside is not None and self.outside <= MOST_OUTSIDE
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,7 @@ class Comparison:
     def unbeaten(self) -> list[str]:
         """The names that nothing is better than, the logged behaviour included."""
         everyone = (*self.names, LOGGED)
-        return [
-            name for name in self.names if not any(self.verdict(one, name) == "better" for one in everyone if one != name)
-        ]
+        return [name for name in self.names if all(self.verdict(one, name) != "better" for one in everyone)]
 
     @property
     def sentence(self) -> str:
@@ -114,15 +112,15 @@ class Comparison:
         if (chosen := self.deploy) is not None:
             others = f"the logged behaviour{' and the others' if len(self.names) > 1 else ''}"
             found = next(one for one in self.estimates if one.name == chosen)
-            return f"Deploy {chosen}: its estimate, {found.estimated}, is better than {others} beyond doubt in the data."
+            return f"Deploy {chosen}: its estimate, {found.estimated}, is surely better than {others}."
         good = [name for name in self.unbeaten if self.verdict(name) == "better"]
         if good:
             rest = [name for name in self.unbeaten if name not in good]
-            doubt = f", and nothing can be told about {_listed(rest)}" if rest else ""
-            which = f"Deploy {good[0]}" if len(good) == 1 else f"Deploy any of {_listed(good)}, which can't be told apart"
-            return f"{which}: better than the logged behaviour{doubt}."
+            doubt = f"; whether {_listed(rest)} would do better still, the data can't tell" if rest else ""
+            which = good[0] if len(good) == 1 else f"any of {_listed(good)}, which can't be told apart"
+            return f"Deploy {which}: better than the logged behaviour{doubt}."
         if not self.unbeaten:
-            return "Deploy none of them: the logged behaviour, or one that it beats, is better than each."
+            return "Deploy none of them: the logged behaviour is better."
         reasons = "; ".join(f"{name}: {self.doubt(name)}" for name in self.unbeaten)
         return f"Can't tell whether any is better than the logged behaviour. {reasons}."
 
@@ -139,7 +137,8 @@ class Comparison:
         """Return everything as JSON values."""
         return {
             "estimates": [
-                asdict(one) | {"estimated": one.estimated._asdict(), "covered": one.covered} for one in self.estimates
+                asdict(one) | {"estimated": one.estimated and one.estimated._asdict(), "covered": one.covered}
+                for one in self.estimates
             ],
             "logged": self.logged._asdict(),
             "horizon": self.horizon,
@@ -188,10 +187,9 @@ def compare(
     usual, spread, known = float(returns.mean()), float(returns.std()), len(returns)
     error = [float(errors[owner == number].mean()) for number in range(len(groups))]
     if known < FEWEST_EPISODES:
-        nothing = Interval(float("nan"), None, None)
         return Comparison(
             tuple(
-                Estimate(name, len(group), nothing, float("nan"), float("nan"), False, error[number])
+                Estimate(name, len(group), None, None, None, False, error[number])
                 for number, (name, group) in enumerate(groups.items())
             ),
             Interval(usual, None, None),
@@ -215,7 +213,8 @@ def compare(
         for name, than in permutations(names, 2)
     }
     verdicts: dict[tuple[str, str], Verdict] = {
-        pair: "better" if found else "worse" if better[pair[::-1]] else "can't tell" for pair, found in better.items()
+        (name, than): "better" if found else "worse" if better[than, name] else "can't tell"
+        for (name, than), found in better.items()
     }
     wide = float(student.ppf(CONFIDENCE, known - 1)) * spread / (known - 1) ** 0.5
     return Comparison(
@@ -230,11 +229,11 @@ def compare(
 
 @dataclass(frozen=True)
 class _Fits:
-    """Returns in each fit, of each name's policies and, as the last column, of the logged behaviour."""
+    """Returns in each fit from each start: of each name's policies and, as the last one, of the logged behaviour."""
 
-    estimate: Float[np.ndarray, "fits names"]
-    lower: Float[np.ndarray, "fits names"]
-    upper: Float[np.ndarray, "fits names"]
+    estimate: Float[np.ndarray, "fits names starts"]
+    lower: Float[np.ndarray, "fits names starts"]
+    upper: Float[np.ndarray, "fits names starts"]
     outside: Float[np.ndarray, " policies"]
     distance: Float[np.ndarray, " policies"]
     between: Float[np.ndarray, " names"]
@@ -245,37 +244,50 @@ class _Fits:
         groups = [owner == number for number in range(owner.max() + 1)]
 
         def grouped(values: np.ndarray) -> np.ndarray:
-            means = [values[:, group].mean(1) for group in groups]
-            return np.stack((*means, rollouts.logged), 1)
+            return np.stack([values[:, group].mean(1) for group in groups], 1)
 
-        each = [rollouts.estimate[:, group].mean(0) for group in groups]
+        def with_logged(values: np.ndarray) -> np.ndarray:
+            return np.concatenate((grouped(values), rollouts.logged[:, None]), 1)
+
+        each = [np.nanmean(rollouts.estimate[:, group], (0, 2)) for group in groups]
         between = [one.var(ddof=1) / len(one) if len(one) > 1 else 0.0 for one in each]
         return cls(
-            *map(grouped, (rollouts.estimate, rollouts.lower, rollouts.upper)),
-            grouped(rollouts.outside)[:, :-1].mean(0),
-            grouped(rollouts.distance)[:, :-1].mean(0),
+            with_logged(rollouts.estimate),
+            with_logged(rollouts.lower),
+            with_logged(rollouts.upper),
+            grouped(rollouts.outside).mean(0),
+            grouped(rollouts.distance).mean(0),
             np.array([*between, 0.0]),
         )
 
-    def error(self, values: Float[np.ndarray, " fits"], *numbers: int) -> float:
-        """Return half the width of an interval around the mean of values that depend on these names' policies."""
-        variance = values.var(ddof=1) * (1 + 1 / len(values)) + self.between[list(numbers)].sum()
-        return float(student.ppf(CONFIDENCE, len(values) - 1) * variance**0.5)
+    def interval(self, values: Float[np.ndarray, "fits starts"], *numbers: int) -> tuple[float, float]:
+        """Return the mean of values that depend on these names' policies, and half the width of its interval.
+
+        Starts are a sample, and so is what was fitted: both errors are added, and that of the seeds.
+        """
+        used = ~np.isnan(values).all(0)
+        values = values[:, used]
+        each = np.nanmean(values, 0)
+        often = (~np.isnan(values)).sum(0).mean()
+        fits = np.nanmean(values - each, 1)
+        # The means contain each fit's own effect, so that the rest of it is too small.
+        variance = fits.var(ddof=1) * often / max(often - 1, 1) + each.var(ddof=1) / len(each)
+        variance += self.between[list(numbers)].sum()
+        return float(each.mean()), float(student.ppf(CONFIDENCE, len(fits) - 1) * variance**0.5)
 
     def estimate_of(
         self, number: int, smaller: "_Fits", name: str, policies: int, action_error: float, negligible: float
     ) -> Estimate:
-        value = float(self.estimate[:, number].mean())
-        low = float(self.lower[:, number].mean()) - self.error(self.lower[:, number], number)
-        high = float(self.upper[:, number].mean()) + self.error(self.upper[:, number], number)
-        moved = abs(value - float(smaller.estimate[:, number].mean()))
+        value, wide = self.interval(self.estimate[:, number], number)
+        low, below = self.interval(self.lower[:, number], number)
+        high, above = self.interval(self.upper[:, number], number)
         return Estimate(
             name,
             policies,
-            Interval(value, low, high),
+            Interval(value, low - below, high + above),
             float(self.outside[number]),
             float(self.distance[number]),
-            moved <= max(self.error(self.estimate[:, number], number), negligible),
+            _moved(self.estimate[:, number], smaller.estimate[:, number]) <= max(wide, negligible),
             action_error,
         )
 
@@ -284,11 +296,15 @@ class _Fits:
 
         Both are compared in the same fits. How far the difference moves with half of the data counts as doubt too.
         """
-        gap = self.lower[:, number] - self.upper[:, than]
-        moved = (self.estimate[:, number] - self.estimate[:, than]).mean() - (
-            smaller.estimate[:, number] - smaller.estimate[:, than]
-        ).mean()
-        return bool(gap.mean() - self.error(gap, number, than) - abs(moved) > negligible)
+        gap, wide = self.interval(self.lower[:, number] - self.upper[:, than], number, than)
+        ours, others = (part.estimate[:, number] - part.estimate[:, than] for part in (self, smaller))
+        return gap - wide - _moved(ours, others) > negligible
+
+
+def _moved(full: Float[np.ndarray, "fits starts"], smaller: Float[np.ndarray, "less starts"]) -> float:
+    """Return how far the mean over the same starts is from that with less data."""
+    both = ~(np.isnan(full).all(0) | np.isnan(smaller).all(0))
+    return abs(float((np.nanmean(full[:, both], 0) - np.nanmean(smaller[:, both], 0)).mean()))
 
 
 def _require_fitting(policies: Sequence[Policy], data: Trajectories) -> None:

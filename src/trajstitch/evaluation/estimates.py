@@ -1,7 +1,7 @@
 """Estimates of policies' returns from logged data alone, with bounds for what the data can't say.
 
-Policies are rolled out in a model of the logged steps (`evaluation/logged_model.py`), from first states of episodes that
-the model was not fitted to. A rollout stops where it leaves the data. What would follow counts as the worst logged
+Policies are rolled out in a model of the logged steps (`evaluation/logged_model.py`), from first states of episodes
+that the model was not fitted to. A rollout stops where it leaves the data. What would follow counts as the worst logged
 outcome in the lower bound and as the best one in the upper bound. Everything is done for several resamplings of the
 episodes: their spread is the sampling error. Some have half as many episodes: how far they are from the others shows
 whether the estimate would still move with more data.
@@ -20,33 +20,35 @@ from trajstitch.evaluation.logged_model import LoggedModel, LoggedSteps
 from trajstitch.policies.policy import Policy
 from trajstitch.progress import progress
 
-FITS, SMALLER_FITS = 10, 5
+FITS, SMALLER_FITS = 12, 5
 """Resamplings of as many episodes as there are, and of half as many."""
 WITHIN = 0.9
 """A rollout has left the data if it is farther from it than this share of logged episodes ever is."""
 MOST_STEPS = 20_000
 """Logged steps to fit to, at most."""
-MOST_STARTS = 40
-"""Rollouts of a policy in each fit, at most."""
-ROWS = 500_000
-"""Predictions of one resampling at most; where there would be more, there are fewer rollouts."""
+MOST_STARTS = 100
+"""First states that policies are rolled out from, at most; in each fit, from those of episodes not fitted."""
+FEWEST_STARTS = 20
+ROWS = 1_000_000
+"""Predictions at most, if all first states were used in one fit; where there would be more, there are fewer starts."""
 FEWEST_EPISODES = 10
 """With fewer episodes nothing is estimated: they say too little about others."""
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Mean returns of policies in each fit, and of the logged episodes with the same first states."""
+    """Returns of policies from first states of logged episodes, in each fit; NaN from those that were fitted."""
 
-    estimate: Float[np.ndarray, "fits policies"]
+    estimate: Float[np.ndarray, "fits policies starts"]
     """What follows after leaving the data counts as usual in the data."""
-    lower: Float[np.ndarray, "fits policies"]
-    upper: Float[np.ndarray, "fits policies"]
-    logged: Float[np.ndarray, " fits"]
+    lower: Float[np.ndarray, "fits policies starts"]
+    upper: Float[np.ndarray, "fits policies starts"]
+    logged: Float[np.ndarray, "fits starts"]
+    """Returns of the logged episodes."""
     outside: Float[np.ndarray, "fits policies"]
     """Share of the steps after leaving the data."""
     distance: Float[np.ndarray, "fits policies"]
-    """Mean distance to the nearest logged step, before leaving the data, over that of logged steps to other episodes'."""
+    """Mean distance to the nearest logged step before leaving the data; 1: as of logged steps to other episodes'."""
 
     @classmethod
     def stacked(cls, fits: Sequence["Rollouts"]) -> "Rollouts":
@@ -72,13 +74,15 @@ def rolled_out(policies: Sequence[Policy], data: Trajectories, seed: int = 0) ->
     random = np.random.default_rng(seed)
     data = _some(data, random)
     steps, horizon = LoggedSteps(data, seed), horizon_of(data)
+    most = max(min(MOST_STARTS, ROWS // (horizon * len(policies))), FEWEST_STARTS)
+    starts = np.sort(random.permutation(len(data))[:most])
     found: list[Rollouts] = []
     with progress("Estimating returns", FITS + SMALLER_FITS, "fits") as advance:
         for number in range(FITS + SMALLER_FITS):
             count = len(data) if number < FITS else max(len(data) // 2, 1)
             counts = np.bincount(random.integers(len(data), size=count), minlength=len(data))
             model = LoggedModel.fit(steps, counts, WITHIN, random)
-            found.append(_one_fit(policies, model, counts == 0, horizon, random))
+            found.append(_one_fit(policies, model, starts, counts[starts] == 0, horizon, random))
             advance(1)
     return Rollouts.stacked(found[:FITS]), Rollouts.stacked(found[FITS:])
 
@@ -94,14 +98,14 @@ def _some(data: Trajectories, random: np.random.Generator) -> Trajectories:
 def _one_fit(
     policies: Sequence[Policy],
     model: LoggedModel,
-    apart: Bool[np.ndarray, " episodes"],
+    episodes: Integer[np.ndarray, " starts"],
+    apart: Bool[np.ndarray, " starts"],
     horizon: int,
     random: np.random.Generator,
 ) -> Rollouts:
-    """Roll policies out from the first states of some episodes that the model was not fitted to."""
+    """Roll policies out from the first states of those episodes that the model was not fitted to."""
     data, observations = model.steps.data, model.steps.observations
-    count = max(min(MOST_STARTS, ROWS // (horizon * len(policies))), 4)
-    starts: Integer[np.ndarray, " starts"] = random.permutation(np.flatnonzero(apart))[:count]
+    starts = episodes[apart]
     shape = len(policies), len(starts)
     remaining = np.stack(_remaining(data, horizon))
     now = np.tile(observations[data.first_rows[starts]], (len(policies), 1))
@@ -132,12 +136,17 @@ def _one_fit(
     def mean(values: np.ndarray) -> Float[np.ndarray, "one policies"]:
         return values.reshape(shape).mean(1)[None]
 
-    lower, estimate, upper = (mean(total + part) for part in bounds)
+    def spread(values: np.ndarray) -> Float[np.ndarray, "one policies starts"]:
+        found = np.full((1, len(policies), len(episodes)), np.nan)
+        found[0][:, apart] = values.reshape(shape)
+        return found
+
+    lower, estimate, upper = (spread(total + part) for part in bounds)
     return Rollouts(
         estimate=estimate,
         lower=lower,
         upper=upper,
-        logged=logged_returns(data, horizon)[starts].mean(keepdims=True),
+        logged=np.where(apart, logged_returns(data, horizon)[episodes], np.nan)[None],
         outside=mean(beyond) / (mean(beyond) + mean(inside)),
         distance=mean(distances) / np.maximum(mean(inside), 1e-9) / model.usual_distance,
     )

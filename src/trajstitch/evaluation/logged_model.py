@@ -61,7 +61,7 @@ class LoggedSteps:
         lasting = data.rewards[~data.terminated] if not data.terminated.all() else data.rewards
         self.reward_range = float(lasting.min()), float(lasting.max())
         size = self.inputs.shape[1]
-        frequency = np.exp(random.uniform(*np.log(FREQUENCIES), FEATURES)) / size**0.5
+        frequency = np.exp(random.uniform(np.log(FREQUENCIES[0]), np.log(FREQUENCIES[1]), FEATURES)) / size**0.5
         self._directions = random.normal(size=(size, FEATURES)) * frequency
         self._phases = random.uniform(0, 2 * np.pi, FEATURES)
         self.features = self.features_of(self.inputs)
