@@ -76,15 +76,23 @@ def rolled_out(policies: Sequence[Policy], data: Trajectories, seed: int = 0) ->
     steps, horizon = LoggedSteps(data, seed), horizon_of(data)
     most = max(min(MOST_STARTS, ROWS // (horizon * len(policies))), FEWEST_STARTS)
     starts = np.sort(random.permutation(len(data))[:most])
-    found: list[Rollouts] = []
-    with progress("Estimating returns", FITS + SMALLER_FITS, "fits") as advance:
-        for number in range(FITS + SMALLER_FITS):
-            count = len(data) if number < FITS else max(len(data) // 2, 1)
-            counts = np.bincount(random.integers(len(data), size=count), minlength=len(data))
-            model = LoggedModel.fit(steps, counts, WITHIN, random)
-            found.append(_one_fit(policies, model, starts, counts[starts] == 0, horizon, random))
-            advance(1)
-    return Rollouts.stacked(found[:FITS]), Rollouts.stacked(found[FITS:])
+    with progress("Estimating returns", 2 * (FITS + SMALLER_FITS), "fits") as advance:
+
+        def several(fits: int, episodes: int) -> Rollouts:
+            """Return rollouts in several fits to as many episodes, drawn with replacement."""
+            models = []
+            for _ in range(fits):
+                counts = np.bincount(random.integers(len(data), size=episodes), minlength=len(data))
+                models.append((counts[starts] == 0, LoggedModel.fit(steps, counts, random)))
+                advance(1)
+            limit = float(np.quantile(np.concatenate([model.farthest for _, model in models]), WITHIN))
+            found = []
+            for apart, model in models:
+                found.append(_one_fit(policies, model, starts, apart, limit, horizon, random))
+                advance(1)
+            return Rollouts.stacked(found)
+
+        return several(FITS, len(data)), several(SMALLER_FITS, len(data) // 2)
 
 
 def _some(data: Trajectories, random: np.random.Generator) -> Trajectories:
@@ -100,10 +108,11 @@ def _one_fit(
     model: LoggedModel,
     episodes: Integer[np.ndarray, " starts"],
     apart: Bool[np.ndarray, " starts"],
+    limit: float,
     horizon: int,
     random: np.random.Generator,
 ) -> Rollouts:
-    """Roll policies out from the first states of those episodes that the model was not fitted to."""
+    """Roll policies out from first states of episodes that were not fitted, until they are beyond the `limit`."""
     data, observations = model.steps.data, model.steps.observations
     starts = episodes[apart]
     shape = len(policies), len(starts)
@@ -120,7 +129,7 @@ def _one_fit(
             actions[its] = policies[number].act(now[its])
         inputs = model.inputs(now, actions)
         distance, similar = model.similar(inputs)
-        left = distance > model.limit
+        left = distance > limit
         bounds[:, going[left]] = remaining[:, horizon - time, None]
         beyond[going[left]] = horizon - time
         going, inputs, similar = going[~left], inputs[~left], similar[~left]

@@ -100,17 +100,14 @@ class LoggedModel:
     """Share of what the regression misses of a reward that similar steps share: 0 if it is noise."""
     usual_distance: float
     """Median distance of a step that was not fitted to the nearest fitted one."""
-    limit: float
-    """Distance beyond which the model knows nothing."""
+    farthest: Float[np.ndarray, " others"]
+    """Largest such distance of each of some episodes that were not fitted."""
 
     @classmethod
     def fit(
-        cls, steps: LoggedSteps, counts: Integer[np.ndarray, " episodes"], within: float, random: np.random.Generator
+        cls, steps: LoggedSteps, counts: Integer[np.ndarray, " episodes"], random: np.random.Generator
     ) -> "LoggedModel":
-        """Fit each episode as often as `counts` says; those that count 0 calibrate the model.
-
-        The limit is the largest distance that the share `within` of these episodes ever has.
-        """
+        """Fit each episode as often as `counts` says; those that count 0 calibrate the model."""
         data = steps.data
         often = np.where(data.target_known, counts[data.episode_of_step], 0)
         fitted = np.flatnonzero(often)
@@ -122,13 +119,11 @@ class LoggedModel:
         weights = cho_solve(cho_factor(gram), weighted.T @ steps.outcomes[smooth])
         missed = np.where(data.terminated[:, None], 0, steps.outcomes - steps.features @ weights)
         tree = KDTree(steps.inputs[fitted])
-        # Whole episodes, since the limit is about how far an episode ever gets.
         others = random.permutation(np.flatnonzero((counts == 0) & (data.lengths > 0)))
         some = others[: max(1, np.searchsorted(np.cumsum(data.lengths[others]), REFERENCES))]
         apart = ragged.rows_of(data.offsets[some], data.lengths[some])
         distance, found = tree.query(steps.inputs[apart], NEIGHBOURS)
         ends = ragged.offsets_of(data.lengths[some])[:-1]
-        farthest = np.maximum.reduceat(distance[:, 0], ends)
         shared, own = missed[fitted[found], -1].mean(1), missed[apart, -1]
         share = float(shared @ own) / max(float(shared @ shared), 1e-300)
         return cls(
@@ -139,7 +134,7 @@ class LoggedModel:
             missed,
             min(max(share, 0.0), 1.0),
             max(float(np.median(distance[:, 0])), 1e-12),
-            float(np.quantile(farthest, within)),
+            np.maximum.reduceat(distance[:, 0], ends),
         )
 
     def inputs(
