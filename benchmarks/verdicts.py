@@ -30,8 +30,7 @@ from trajstitch.storage.atomic import replacing
 from trajstitch.storage.markdown import markdown_table
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-sys.path.remove(str(Path(__file__).parent)) if str(Path(__file__).parent) in sys.path else None
+sys.path.insert(0, str(ROOT / "tests"))  # before benchmarks/, which has a worlds.py too
 
 from controllers import mean_action, scaled  # noqa: E402
 from worlds import WORLDS  # noqa: E402
