@@ -75,7 +75,7 @@ class Benchmark:
     """Data seeds of each world, from 0 on."""
     worlds: str = ""
     """Names of worlds, with commas between; if not given, those that the method was not chosen on."""
-    steps: int = 2_000
+    steps: int = 1_000
     """Gradient steps of cloning; IQL takes twice as many."""
     cells: Path | None = None
     """Folder of finished cells; if not given, one for the code and settings, under benchmarks/results/verdicts."""

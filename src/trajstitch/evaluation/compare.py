@@ -310,14 +310,17 @@ def _moved(full: Float[np.ndarray, "fits starts"], smaller: Float[np.ndarray, "l
 def _require_fitting(policies: Sequence[Policy], data: Trajectories) -> None:
     """Raise if policies don't take the data's observations, or give no numbers."""
     sizes = data.observation_size, data.action_size
+    some = data.observations[data.first_rows[:1]]
     for policy in policies:
         if (policy.observation_size, policy.action_size) != sizes:
             raise InputError(
                 f"the data has {sizes[0]} observations and {sizes[1]} actions, but a policy {policy.observation_size} "
                 f"and {policy.action_size}"
             )
-        if not all(np.isfinite(array).all() for array in policy.tensors().values()):
-            raise InputError(f"the policy of seed {policy.seed} holds NaN or infinite weights: its training diverged")
+        if not np.isfinite(policy.act(some)).all():
+            raise InputError(
+                f"the policy of seed {policy.seed} gives actions that are NaN or infinite: its training diverged"
+            )
 
 
 def _action_errors(policies: Sequence[Policy], data: Trajectories) -> tuple[Float[np.ndarray, " policies"], float]:

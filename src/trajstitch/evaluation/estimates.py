@@ -24,6 +24,8 @@ FITS, SMALLER_FITS = 12, 5
 """Resamplings of as many episodes as there are, and of half as many."""
 WITHIN = 0.9
 """A rollout has left the data if it is farther from it than this share of logged episodes ever is."""
+NEAR = 0.1
+"""Distance that is never beyond the data, in standard deviations: dense data must not make every gap in it count."""
 MOST_STEPS = 20_000
 """Logged steps to fit to, at most."""
 MOST_STARTS = 100
@@ -82,10 +84,12 @@ def rolled_out(policies: Sequence[Policy], data: Trajectories, seed: int = 0) ->
             """Return rollouts in several fits to as many episodes, drawn with replacement."""
             models = []
             for _ in range(fits):
-                counts = np.bincount(random.integers(len(data), size=episodes), minlength=len(data))
+                counts = np.ones(len(data), np.int64)
+                while counts[starts].all():
+                    counts = np.bincount(random.integers(len(data), size=episodes), minlength=len(data))
                 models.append((counts[starts] == 0, LoggedModel.fit(steps, counts, random)))
                 advance(1)
-            limit = float(np.quantile(np.concatenate([model.farthest for _, model in models]), WITHIN))
+            limit = max(float(np.quantile(np.concatenate([model.farthest for _, model in models]), WITHIN)), NEAR)
             found = []
             for apart, model in models:
                 found.append(_one_fit(policies, model, starts, apart, limit, horizon, random))

@@ -115,14 +115,14 @@ class LoggedModel:
         smooth = np.flatnonzero((often > 0) & ~data.terminated)
         weighted = steps.features[smooth] * often[smooth, None].astype(np.float64)
         gram = weighted.T @ steps.features[smooth]
-        gram[np.diag_indices_from(gram)] += RIDGE * np.maximum(np.diag(gram), 1e-6 * len(smooth))
+        gram[np.diag_indices_from(gram)] += RIDGE * np.maximum(np.diag(gram), 1e-6 * len(fitted))
         weights = cho_solve(cho_factor(gram), weighted.T @ steps.outcomes[smooth])
         missed = np.where(data.terminated[:, None], 0, steps.outcomes - steps.features @ weights)
         tree = KDTree(steps.inputs[fitted])
         others = random.permutation(np.flatnonzero((counts == 0) & (data.lengths > 0)))
         some = others[: max(1, np.searchsorted(np.cumsum(data.lengths[others]), REFERENCES))]
         apart = ragged.rows_of(data.offsets[some], data.lengths[some])
-        distance, found = tree.query(steps.inputs[apart], NEIGHBOURS)
+        distance, found = tree.query(steps.inputs[apart], nearest(len(fitted)))
         ends = ragged.offsets_of(data.lengths[some])[:-1]
         shared, own = missed[fitted[found], -1].mean(1), missed[apart, -1]
         share = float(shared @ own) / max(float(shared @ shared), 1e-300)
@@ -146,7 +146,7 @@ class LoggedModel:
         self, inputs: Float[np.ndarray, "rows inputs"]
     ) -> tuple[Float[np.ndarray, " rows"], Integer[np.ndarray, "rows neighbours"]]:
         """Return the distance to the nearest fitted step, and the most similar fitted steps."""
-        distance, found = self.tree.query(inputs, NEIGHBOURS)
+        distance, found = self.tree.query(inputs, nearest(len(self.fitted)))
         return distance[:, 0], self.fitted[found]
 
     def follow(
@@ -157,7 +157,7 @@ class LoggedModel:
     ) -> Following:
         """Predict what follows, after one of the similar steps drawn at random for each row."""
         steps, data = self.steps, self.steps.data
-        drawn = similar[np.arange(len(inputs)), random.integers(NEIGHBOURS, size=len(inputs))]
+        drawn = similar[np.arange(len(inputs)), random.integers(similar.shape[1], size=len(inputs))]
         predicted = steps.features_of(inputs) @ self.weights
         rewards = predicted[:, -1] + self.reward_share * self.missed[similar, -1].mean(1)
         rewards = np.clip(rewards, *steps.reward_range)
@@ -170,3 +170,8 @@ class LoggedModel:
             np.where(data.terminated[drawn], data.rewards[drawn], rewards),
             data.terminated[drawn],
         )
+
+
+def nearest(count: int) -> list[int]:
+    """Return which of `count` neighbours, by their rank, are similar."""
+    return [*range(1, min(NEIGHBOURS, count) + 1)]
