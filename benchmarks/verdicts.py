@@ -56,12 +56,8 @@ MEASURED_ON = (
     "noisy-reward-0.6",
     "delayed-with-clock",
     "hidden-luck",
-    "hidden-place",
-    "mostly-zero",
-    "irrelevant-noise",
     "wild-units",
     "one-policy",
-    "one-long",
 )
 SEEDS_TOGETHER = 2
 """Policies of each name."""
@@ -71,7 +67,7 @@ SEEDS_TOGETHER = 2
 class Benchmark:
     """Compare policies on logged data, and count how often what is said about a pair is true."""
 
-    seeds: int = 2
+    seeds: int = 1
     """Data seeds of each world, from 0 on."""
     worlds: str = ""
     """Names of worlds, with commas between; if not given, those that the method was not chosen on."""

@@ -36,8 +36,7 @@ def print_estimates(result: dict[str, Any]) -> None:
     )
     verdicts = {(one["name"], one["than"]): one["verdict"] for one in result["verdicts"]}
     table = Table(box=None, pad_edge=False, header_style="bold")
-    where = "held-out" if result["held_out"] else "logged"
-    for title in ("", "return [95 %]", "beyond the data", "distance", f"action error, {where}", "than logged"):
+    for title in ("", "return [95 %]", "outside", "distance", "action error", "than logged"):
         table.add_column(title, justify="right" if title else "left")
     for one in result["estimates"]:
         table.add_row(
@@ -51,6 +50,12 @@ def print_estimates(result: dict[str, Any]) -> None:
     table.add_row("logged behaviour", _interval(result["logged"]), "0%", "1.00", "", "")
     table.add_row("always the mean action", "", "", "", f"{result['constant_error']:.3f}", "")
     out.print(table)
+    where = "of held-out episodes" if result["held_out"] else "of the data"
+    out.print(
+        "outside: share of the steps beyond the data; distance: to the nearest logged step (1: as between logged "
+        f"episodes); action error: from the logged actions {where}, scaled to ±1",
+        soft_wrap=True,
+    )
     moving = [one["name"] for one in result["estimates"] if one["estimated"] is not None and not one["settled"]]
     if moving:
         out.print(f"NOT SETTLED, still moving with more data: {', '.join(moving)}", soft_wrap=True)
