@@ -12,6 +12,7 @@ import hashlib
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -81,7 +82,7 @@ class Benchmark:
     """Page to write."""
 
 
-def learned(data: Trajectories, steps: int, seed: int) -> dict[str, list[Policy]]:
+def learned(data: Trajectories, steps: int, seed: int) -> dict[str, Sequence[Policy]]:
     """Return policies of all kinds by name, good and broken ones."""
     stitched = trajstitch.stitch(data, "quick", seed)
     sets = (data, stitched, data.best(0.1), stitched.best(0.1))
@@ -91,9 +92,9 @@ def learned(data: Trajectories, steps: int, seed: int) -> dict[str, list[Policy]
     iql = IQL(steps=2 * steps, hidden=(64, 64), learning_rate=1e-3, scale_rewards=scale)
     found = train_together(sets, BC(steps=steps, hidden=(64, 64)), SEEDS_TOGETHER, seed)
     found += train_together((data, concatenate((data, stitched))), iql, SEEDS_TOGETHER, seed)
-    policies = dict(zip(names, found, strict=True))
-    clones = policies["BC"]
-    return policies | {
+    clones = found[0]
+    return {
+        **dict(zip(names, found, strict=True)),
         "mean action": [mean_action(data)],
         "BC reversed": [scaled(one, -1) for one in clones],
         "BC halved": [scaled(one, 0.5) for one in clones],

@@ -102,7 +102,7 @@ def test_every_policy_learns_from_a_log_with_unknown_final_states(name: str, tmp
     found = compare({name: policies}, data)
     estimated = found.estimates[0].estimated
     assert estimated is not None
-    assert np.isfinite([*estimated, *found.logged]).all()  # pyright: ignore[reportArgumentType]
+    assert np.isfinite(np.array([*estimated, *found.logged], np.float64)).all()
 
 
 def test_values_learn_the_reward_of_a_terminated_step_without_a_next_state() -> None:

@@ -6,7 +6,7 @@ step says where it has not. Nothing is trained by gradients: a fit takes a fract
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
@@ -172,6 +172,6 @@ class LoggedModel:
         )
 
 
-def nearest(count: int) -> list[int]:
+def nearest(count: int) -> Any:  # scipy's stubs know one number alone
     """Return which of `count` neighbours, by their rank, are similar."""
     return [*range(1, min(NEIGHBOURS, count) + 1)]
