@@ -57,9 +57,15 @@ MEASURED_ON = (
     "noisy-reward-0.6",
     "delayed-with-clock",
     "hidden-luck",
+    "hidden-place",
+    "mostly-zero",
+    "irrelevant-noise",
     "wild-units",
     "one-policy",
+    "one-long",
 )
+EQUAL = 1e-3
+"""Difference of true returns that is none, in standard deviations of the logged returns."""
 SEEDS_TOGETHER = 2
 """Policies of each name."""
 
@@ -155,7 +161,9 @@ class Pair:
 
     @property
     def wrong(self) -> bool:
-        return (self.verdict == "better" and self.gain <= 0) or (self.verdict == "worse" and self.gain >= 0)
+        """Whether it was told, and is not true; where there is no difference, both are wrong."""
+        gain = {"better": self.gain, "worse": -self.gain}.get(self.verdict)
+        return gain is not None and gain < EQUAL
 
 
 def pairs(cell: dict[str, Any]) -> list[Pair]:

@@ -119,6 +119,7 @@ def test_nothing_is_told_where_nothing_can_be_known() -> None:
     }
     found = compare(policies, data)
     assert set(found.verdicts.values()) == {"can't tell"}
+    assert "don't predict the rewards of other episodes" in found.sentence
 
 
 def test_too_few_episodes_tell_nothing_and_say_so() -> None:

@@ -199,7 +199,12 @@ def compare(
             dict.fromkeys(permutations((*groups, LOGGED), 2), "can't tell"),
             f"{known:,} episodes are too few to say anything about others; {FEWEST_EPISODES} are the least",
         )
-    full, smaller = (_Fits.of(part, owner) for part in rolled_out(everyone, original, seed))
+    rollouts = rolled_out(everyone, original, seed)
+    full, smaller = (_Fits.of(part, owner) for part in rollouts)
+    reason = None
+    if np.median(rollouts[0].reward_explained) <= 0:
+        # A policy that learned from luck would look good on the same luck.
+        reason = "observations and actions don't predict the rewards of other episodes"
     estimates = tuple(
         full.estimate_of(number, smaller, name, len(group), error[number], SMALLEST * spread)
         for number, (name, group) in enumerate(groups.items())
@@ -207,7 +212,8 @@ def compare(
     names = (*groups, LOGGED)
     covered = {one.name: one.covered for one in estimates} | {LOGGED: True}
     better = {
-        (name, than): covered[name]
+        (name, than): reason is None
+        and covered[name]
         and covered[than]
         and full.surely_better(names.index(name), names.index(than), smaller, SMALLEST * spread)
         for name, than in permutations(names, 2)
@@ -224,6 +230,7 @@ def compare(
         constant,
         held_out is not None,
         verdicts,
+        reason,
     )
 
 

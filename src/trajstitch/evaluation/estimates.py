@@ -51,6 +51,8 @@ class Rollouts:
     """Share of the steps after leaving the data."""
     distance: Float[np.ndarray, "fits policies"]
     """Mean distance to the nearest logged step before leaving the data; 1: as of logged steps to other episodes'."""
+    reward_explained: Float[np.ndarray, " fits"]
+    """R² of rewards in episodes that were not fitted."""
 
     @classmethod
     def stacked(cls, fits: Sequence["Rollouts"]) -> "Rollouts":
@@ -162,6 +164,7 @@ def _one_fit(
         logged=np.where(apart, logged_returns(data, horizon)[episodes], np.nan)[None],
         outside=mean(beyond) / (mean(beyond) + mean(inside)),
         distance=mean(distances) / np.maximum(mean(inside), 1e-9) / model.usual_distance,
+        reward_explained=np.array([model.reward_explained]),
     )
 
 

@@ -98,6 +98,8 @@ class LoggedModel:
     """What the regression misses at each step."""
     reward_share: float
     """Share of what the regression misses of a reward that similar steps share: 0 if it is noise."""
+    reward_explained: float
+    """R² of rewards in episodes that were not fitted, but for ends; 1 if they are all the same."""
     usual_distance: float
     """Median distance of a step that was not fitted to the nearest fitted one."""
     farthest: Float[np.ndarray, " others"]
@@ -124,15 +126,17 @@ class LoggedModel:
         apart = ragged.rows_of(data.offsets[some], data.lengths[some])
         distance, found = tree.query(steps.inputs[apart], nearest(len(fitted)))
         ends = ragged.offsets_of(data.lengths[some])[:-1]
-        shared, own = missed[fitted[found], -1].mean(1), missed[apart, -1]
-        share = float(shared @ own) / max(float(shared @ shared), 1e-300)
+        lasting = ~data.terminated[apart]
+        shared, own = missed[fitted[found], -1].mean(1)[lasting], missed[apart[lasting], -1]
+        share = min(max(float(shared @ own) / max(float(shared @ shared), 1e-300), 0.0), 1.0)
         return cls(
             steps,
             fitted,
             tree,
             weights,
             missed,
-            min(max(share, 0.0), 1.0),
+            share,
+            _explained(own - share * shared, data.rewards, apart[lasting], smooth),
             max(float(np.median(distance[:, 0])), 1e-12),
             np.maximum.reduceat(distance[:, 0], ends),
         )
@@ -170,6 +174,19 @@ class LoggedModel:
             np.where(data.terminated[drawn], data.rewards[drawn], rewards),
             data.terminated[drawn],
         )
+
+
+def _explained(
+    errors: Float[np.ndarray, " others"],
+    rewards: Float[np.ndarray, " steps"],
+    others: Integer[np.ndarray, " others"],
+    fitted: Integer[np.ndarray, " smooth"],
+) -> float:
+    """Return the R² of predictions with these errors, against the mean reward of the fitted steps."""
+    if not len(others) or np.ptp(rewards[others]) == 0:
+        return 1.0
+    away = rewards[others] - rewards[fitted].mean(dtype=np.float64)
+    return 1 - float(errors @ errors) / float(away @ away)
 
 
 def nearest(count: int) -> Any:  # scipy's stubs know one number alone
