@@ -275,7 +275,7 @@ def test_run_returns_no_other_jobs_policies(tmp_path):
             trajstitch.train(data, algorithm, seeds, seed, run=run)
 
 
-@pytest.mark.parametrize("flags", [(), ("--offline", "--estimate-steps", "20")])
+@pytest.mark.parametrize("flags", [(), ("--offline",)])
 def test_training_made_in_python_can_be_evaluated(flags, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     trajstitch.save(swings(), "npz:log.npz")

@@ -91,7 +91,6 @@ def test_train_refuses(flag, value, capsys):
         *(("evaluate", "run", "--seed", value) for value in SEEDS),
         ("evaluate", "run", "--episodes", "0"),
         ("evaluate", "run", "--processes", "0"),
-        ("evaluate", "run", "--offline", "--estimate-steps", "0"),
         *(("collect", "hopper/expert", "--seed", value) for value in SEEDS),
         ("collect", "hopper/expert", "--transitions", "0"),
         ("collect", "hopper/expert", "--processes", "-1"),

@@ -51,8 +51,9 @@ def test_the_original_comes_first_as_it_was_and_then_what_was_changed(data, draw
     assert len(union) == len(data) + len(which)
     assert union[range(len(data))].equals(data)
     assert union[range(len(data), len(union))].equals(draws[0][which])
-    assert record(union) == StitchRecord(True, 1, len(data), len(union), len(which))
-    assert record(draws[0]) == StitchRecord(False, 1, len(data), len(data), len(which))
+    source = {"source": data.metadata.source or data.metadata.name, "columns": None, "fingerprint": data.fingerprint}
+    assert record(union) == StitchRecord(True, 1, len(data), len(union), len(which), source=source)
+    assert record(draws[0]) == StitchRecord(False, 1, len(data), len(data), len(which), source=source)
 
 
 def test_provenance_of_the_union_says_where_every_step_comes_from(data):

@@ -12,17 +12,16 @@ import numpy as np
 import pytest
 
 import trajstitch
-from test_policies import chain, one_step
 from trajstitch import cli
 from trajstitch.data.environments import spec_json
 from trajstitch.data.trajectories import Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
-from trajstitch.evaluation.off_policy import FittedQ, action_errors, estimated_returns, unseen
 from trajstitch.formats import save
 from trajstitch.policies import POLICIES
 from trajstitch.policies import train as training
+from trajstitch.policies.action_error import unseen
 from trajstitch.policies.bc import BC, WeightedBC
-from trajstitch.policies.train import schedule, split_episodes, train
+from trajstitch.policies.train import schedule, split_episodes
 from trajstitch.storage.tensors import read_tensors
 
 TINY = ("--steps", "40", "--hidden", "8", "8", "--batch-size", "16", "--seeds", "2")
@@ -136,7 +135,6 @@ def test_only_scores_under_the_same_conditions_are_compared(source, tmp_path, ca
     assert command("evaluate", a, "--last", "--episodes", "1") == 0
     capsys.readouterr()
     assert "another episodes (1, not 2)" in refused(capsys, "evaluate", a, "--against", a, "--episodes", "2")
-    assert "no scores to compare" in refused(capsys, "evaluate", a, "--against", a, "--offline")
 
 
 def test_unfinished_training_is_called_so_and_its_scores_are_not_compared_later(
@@ -236,7 +234,7 @@ def test_data_that_changed_since_is_refused(tmp_path, capsys) -> None:
     assert command("train", "bc", log, *TINY, "--run", str(tmp_path / "run")) == 0
     save(data[np.arange(4)], log, force=True)
     capsys.readouterr()
-    assert "has changed since" in refused(capsys, "evaluate", str(tmp_path / "run"), "--estimate-steps", "5")
+    assert "has changed since" in refused(capsys, "evaluate", str(tmp_path / "run"))
 
 
 def test_held_out_steps_of_stitched_data_are_those_that_were_not_learned_from() -> None:
@@ -297,70 +295,8 @@ def test_mistakes_are_refused_with_what_to_do(source, tmp_path, capsys) -> None:
     (tmp_path / "file").touch()
     assert "is a file" in refused(capsys, "train", "bc", source, *TINY, "--run", str(tmp_path / "file"))
     assert "--seed must not" in refused(capsys, "evaluate", run, "--seed", "-5")
-    assert "--estimate-steps must" in refused(capsys, "evaluate", run, "--offline", "--estimate-steps", "0")
     assert "not the folder of a run" in refused(capsys, "evaluate", str(tmp_path))
     assert command("train", "sarsa", source) == 2
-
-
-def test_data_without_an_environment_gives_what_can_be_known(tmp_path, capsys) -> None:
-    log = f"npz:{tmp_path}/log.npz"
-    data = swings()
-    save(replace(data, metadata=replace(data.metadata, environment=None)), log)
-    assert command("train", "bc", log, *TINY, "--run", str(tmp_path / "run")) == 0
-    capsys.readouterr()
-    assert command("evaluate", str(tmp_path / "run"), "--estimate-steps", "30") == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    found = json.loads((tmp_path / "run" / "estimate.json").read_text())
-    assert not (tmp_path / "run" / "scores.json").exists()
-    assert f"the logged behaviour has {found['estimate']['data']:.1f} by the same" in shown
-    assert found["estimate"]["data"] != 0
-    assert "no rollouts" in shown
-    assert "action error on held-out episodes" in shown
-    assert "an ESTIMATE by fitted-Q evaluation" in shown
-
-
-def test_estimate_is_the_policy_s_own_return_where_the_data_covers_it() -> None:
-    """One step with reward −(u − s)²: a clone that does u(s) earns E[−(u(s) − s)²], less than noise loses."""
-    data = one_step()
-    algorithm = BC(steps=900, hidden=(32, 32), learning_rate=3e-3, batch_size=128)
-    policies = train(data, algorithm, seeds=2)
-    state = data.observations[data.first_rows]
-    true = [float(-np.square((policy.act(state) - 1) / 3 - state).mean()) for policy in policies]
-    found, logged = estimated_returns(policies, data, FittedQ(steps=1500, hidden=(32, 32), learning_rate=3e-3))
-    np.testing.assert_allclose(found, true, atol=0.03)
-    assert logged == pytest.approx(data.returns.mean(), abs=0.01)
-    errors = action_errors(policies, data)
-    np.testing.assert_allclose(errors["action_error"], 1 / np.sqrt(12), rtol=0.05)
-
-
-@pytest.mark.parametrize("reward", [1.0, 1e6])
-@pytest.mark.parametrize("cut", [True, False], ids=["cut off", "terminated"])
-def test_estimates_look_as_far_for_the_policy_as_for_the_data(cut: bool, reward: float) -> None:
-    """γ = 1/2: a reward at the second of two steps is worth half of it; one at each step for ever, twice as much."""
-    data = chain(cut, reward)
-    policies = train(data, BC(steps=20, hidden=(8,), batch_size=16), seeds=2)
-    method = FittedQ(steps=800, hidden=(16,), learning_rate=3e-3, discount=0.5, target_rate=0.05)
-    found, logged = estimated_returns(policies, data, method)
-    true = reward * (2.0 if cut else 0.5)
-    np.testing.assert_allclose([*found, logged], true, rtol=0.05)
-
-
-def test_estimates_count_actions_beyond_the_policy_s_bounds_as_they_are() -> None:
-    """Without an action space, bounds are those of the data learned from; what others did beyond is not theirs."""
-    random = np.random.default_rng(0)
-    data = one_step(2000)
-    actions = random.uniform(-3, 3, (2000, 1)).astype(np.float32)
-    data = replace(
-        data,
-        observations=np.zeros_like(data.observations),
-        actions=actions,
-        rewards=np.where(np.abs(actions[:, 0]) <= 1, 1.0, -5.0),
-        metadata=Metadata("no space"),
-    )
-    inner = data[np.flatnonzero(np.abs(actions[:, 0]) <= 1)]
-    policies = train(inner, BC(steps=100, hidden=(8,), batch_size=64), seeds=1)
-    method = FittedQ(steps=1500, hidden=(32, 32), learning_rate=3e-3)
-    assert estimated_returns(policies, data, method)[0][0] == pytest.approx(1.0, abs=0.3)
 
 
 def test_checkpoints_are_the_paper_s_and_the_same_tenths_of_other_lengths() -> None:

@@ -150,6 +150,16 @@ class World(ABC):
         states = self.start(random, episodes)
         return self._rolled(states, lambda states: act(self.observe(states)), random, self.horizon)
 
+    def play_from(self, data: Trajectories, act: Act, steps: int, seed: int = 0) -> np.ndarray:
+        """Return a policy's noise-free returns over `steps` from the data's first states; in a random world, means."""
+        total = np.zeros(len(data))
+        replays = REPLAYS if self.stochastic else 1
+        for replay in range(replays):
+            random = np.random.default_rng((seed, replay))
+            states = self.recover(data.observations[data.first_rows], self.start(random, len(data)))
+            total += self._rolled(states, lambda states: act(self.observe(states)), random, steps).returns / replays
+        return total
+
     def score(self, act: Act, episodes: int = 100, seed: int = 0) -> np.ndarray:
         """Return a policy's noise-free returns from the usual starts."""
         return self.play(act, episodes, seed).returns

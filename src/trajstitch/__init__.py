@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trajstitch.data.summary import inspect
     from trajstitch.data.trajectories import Metadata, Provenance, Trajectories, concatenate
     from trajstitch.errors import InputError
+    from trajstitch.evaluation.compare import Comparison, compare
     from trajstitch.evaluation.evaluate import evaluate
     from trajstitch.formats import save
     from trajstitch.policies.bc import BC, WeightedBC
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 # Looked up on first use, so that `trajstitch --help` and worker processes import only what they need.
 _HOME = {
     "InputError": "errors",
+    "Comparison": "evaluation.compare",
+    "compare": "evaluation.compare",
     "evaluate": "evaluation.evaluate",
     "load": "benchmark.sources",
     "save": "formats",
@@ -58,6 +61,7 @@ __all__ = [
     "IQL",
     "TD3BC",
     "Collect",
+    "Comparison",
     "InputError",
     "Metadata",
     "NetworkPolicy",
@@ -67,6 +71,7 @@ __all__ = [
     "Trajectories",
     "WeightedBC",
     "collect",
+    "compare",
     "concatenate",
     "evaluate",
     "inspect",

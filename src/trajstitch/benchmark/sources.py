@@ -3,12 +3,13 @@
 Also what a run records about its data set, and how it loads it again.
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from trajstitch import formats
 from trajstitch.benchmark import sets
 from trajstitch.data.source_facts import source_facts
+from trajstitch.data.stitch_record import StitchRecord, original_of
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats.columns import Columns
@@ -75,14 +76,45 @@ def describe_source(source: str, columns: Columns | None, data: Trajectories) ->
     return source_facts(data, source, None if columns is None else asdict(columns))
 
 
+def load_original(data: Trajectories) -> Trajectories:
+    """Return what was logged: the data itself, the original episodes in it, or the data that it was stitched from."""
+    if (original := original_of(data)) is not None:
+        return original
+    where, advice = data.metadata.source or data.metadata.name, "name the data that it was stitched from with `data`"
+    record = StitchRecord.of(data.metadata)
+    if record is None or not record.source:
+        raise InputError(f"{where}: is stitched and doesn't know its original: {advice}")
+    try:
+        original = load(str(record.source["source"]), columns=_columns(record.source.get("columns")))
+    except (InputError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{where}: its original can't be loaded ({error}): {advice}") from error
+    if original.fingerprint != record.source.get("fingerprint"):
+        raise InputError(f"{where}: {record.source['source']} has changed since it was stitched: {advice}")
+    return original
+
+
+def with_source(data: Trajectories, source: str, columns: Columns | None, fingerprint: str) -> Trajectories:
+    """Return stitched data with where its original is, so that `load_original` finds it."""
+    record = StitchRecord.of(data.metadata)
+    if record is None:
+        return data
+    facts = {"source": source, "columns": None if columns is None else asdict(columns), "fingerprint": fingerprint}
+    return replace(data, metadata=replace(record, source=facts).added_to(data.metadata))
+
+
+def _columns(stored: dict[str, Any] | None) -> Columns | None:
+    """Return columns from the JSON values that `describe_source` gave."""
+    if stored is None:
+        return None
+    given: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in stored.items()}
+    return Columns(**given)
+
+
 def reload_source(run: Run) -> Trajectories:
     """Load a run's data set again; raise if it has changed since."""
-    source, columns = run.fact("source", str), None
-    if run.config.get("columns") is not None:
-        with damaged(run.path("run.json"), "start a new run"):
-            stored = run.config["columns"].items()
-            given: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in stored}
-            columns = Columns(**given)
+    source = run.fact("source", str)
+    with damaged(run.path("run.json"), "start a new run"):
+        columns = _columns(run.config.get("columns"))
     try:
         data = load(source, columns=columns)
     except InputError as error:

@@ -7,8 +7,12 @@ from typing import Annotated, Any
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from trajstitch.benchmark.sources import reload_source
+from trajstitch.benchmark.sources import load, load_original
+from trajstitch.cli.columns import ColumnFlags
+from trajstitch.cli.estimates import original_data, print_estimates
 from trajstitch.cli.output import print_json, stdout
+from trajstitch.errors import InputError
+from trajstitch.evaluation.compare_runs import compare_runs
 from trajstitch.evaluation.evaluate import Evaluate, baseline_scores, evaluate_run, needs_data, stored_metadata
 from trajstitch.evaluation.film import film, require_video
 from trajstitch.evaluation.scores import Interval, Summary, probability_of_improvement
@@ -17,42 +21,78 @@ from trajstitch.storage.runs import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Command(Evaluate):
-    """Roll a run's policies out in the environment of their data, and score every checkpoint.
+class Command(ColumnFlags, Evaluate):
+    """Roll runs' policies out in the environment of their data, and score every checkpoint.
 
     Methods are ranked by the last checkpoint. The best one is shown too, but choosing it needs the environment.
 
+    Of data that names no environment, or with --offline, the last checkpoints' returns are estimated from what was
+    logged, side by side, and one sentence says which run to deploy or that the data can't tell.
+
     Example: trajstitch evaluate runs/bc-hopper-medium-replay --episodes 10
+
+    Without an environment: trajstitch evaluate runs/bc-log runs/bc-stitched runs/iql-stitched
     """
 
-    run: Annotated[Positional[Path], arg(metavar="RUN")]
-    """The folder of a `trajstitch train`."""
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]")]
+    """Folders of `trajstitch train`."""
     against: Path | None = None
-    """Another run, already evaluated: print the probability that a policy of this run scores higher."""
+    """Another run. With an environment it must be evaluated already: print the probability that a policy of this run
+    scores higher. Without, it is one more run to compare."""
+    data: str | None = None
+    """Without an environment: the logged data to estimate on, where the runs' data is stitched and doesn't know its
+    original."""
     video: Path | None = None
     """Film one episode of the first seed's last policy into this file (mp4 or gif)."""
     json: bool = False
     """Print JSON instead of a table."""
 
     def execute(self) -> None:
-        run = Run.open(self.run, "train")
-        known = stored_metadata(run)
-        theirs = None if self.against is None else baseline_scores(self.run, self, self.against)
+        if not self.runs:
+            raise InputError("name a run: the folder of a `trajstitch train`")
+        if any(needs_data(Run.open(folder, "train"), self) for folder in self.runs):
+            self._estimate()
+            return
+        if len(self.runs) > 1 and self.video is not None:
+            raise InputError("`video` films one run: name one")
+        results = []
+        for folder in self.runs:
+            if len(self.runs) > 1 and not self.json:
+                stdout().print(str(folder), style="bold", soft_wrap=True)
+            results.append(self._score(folder))
+        if self.json:
+            print_json(results[0] if len(results) == 1 else {"runs": results})
+
+    def _estimate(self) -> None:
+        if self.video is not None:
+            raise InputError("without an environment nothing can be filmed: leave `video` out")
+        folders = [*self.runs, *([self.against] if self.against is not None else [])]
+        if self.data is None:
+            data = original_data(folders)
+        else:
+            columns = self.mapping(self.data)
+            data = load_original(load(self.data, columns=columns))
+        result = compare_runs(folders, data)
+        print_json(result) if self.json else print_estimates(result)
+
+    def _score(self, folder: Path) -> dict[str, Any]:
+        """Score a run by rollouts, and print its scores unless JSON is asked for."""
+        known = stored_metadata(Run.open(folder, "train"))
+        theirs = None if self.against is None else baseline_scores(folder, self, self.against)
         if self.video is not None:
             require_video(self.video, known)
-        result = evaluate_run(self.run, self, reload_source(run) if needs_data(run, self) else None)
+        result = evaluate_run(folder, self)
         if theirs is not None:
             better = probability_of_improvement([_scores(result)], [_scores(theirs)])
             result["against"] = {"run": str(self.against), "probability_of_improvement": better._asdict()}
         if not self.json:
-            _print_estimate(result) if result["environment"] is None else _print_scores(result)
+            _print_scores(result)
         if self.video is not None:
-            total = film(load_policy(self.run), known, self.video, self.seed)
+            total = film(load_policy(folder), known, self.video, self.seed)
             result["video"] = {"file": str(self.video), "return": total}
             if not self.json:
                 stdout().print(f"{self.video}: an episode of return {total:,.0f}", soft_wrap=True)
-        if self.json:
-            print_json(result)
+        return result
 
 
 def _scores(result: dict[str, Any]) -> Any:
@@ -83,32 +123,5 @@ def _print_scores(result: dict[str, Any]) -> None:
         better = Interval(**result["against"]["probability_of_improvement"])
         bounds = "" if better.low is None else f" [{better.low:.2f}, {better.high:.2f}]"
         out.print(f"better than {result['against']['run']} with probability {better.value:.2f}{bounds}", soft_wrap=True)
-    _print_unfinished(result)
-
-
-def _print_unfinished(result: dict[str, Any]) -> None:
     if result["steps"] < result["of_steps"]:
-        stdout().print(
-            f"UNFINISHED: trained for {result['steps']:,} of {result['of_steps']:,} steps so far", soft_wrap=True
-        )
-
-
-def _print_estimate(result: dict[str, Any]) -> None:
-    out = stdout()
-    errors, estimate = result["action_error"], result["estimate"]
-    where = "held-out episodes" if errors["held_out"] else "the data it was trained on"
-    if errors["held_out"] and errors["repeated"]:
-        where = f"{errors['steps']:,} held-out steps ({errors['repeated']:,} others occur in the training too)"
-    found = Summary.from_json(estimate["discounted_return"])
-    out.print("no rollouts, so no scores: these are estimates from the data alone")
-    out.print(
-        f"action error on {where}: {sum(errors['action_error']) / len(errors['action_error']):.3f} of the action "
-        f"bounds (always the mean action: {errors['baseline']:.3f})",
-        soft_wrap=True,
-    )
-    out.print(
-        f"discounted return (γ = {estimate['discount']}), an ESTIMATE by {estimate['method']}: {found}, where the "
-        f"logged behaviour has {estimate['data']:.1f} by the same; it is no better than the data's coverage",
-        soft_wrap=True,
-    )
-    _print_unfinished(result)
+        out.print(f"UNFINISHED: trained for {result['steps']:,} of {result['of_steps']:,} steps so far", soft_wrap=True)

@@ -131,8 +131,9 @@ class Command(ColumnFlags):
             if target in saved:
                 logger.info(f"{target} was written before and is left as it is; --force writes it again")
                 continue
-            formats.save(one.after, target, force=self.force)
-            about = card(one.before, one.after, one.reports, run.facts, uri=target, reason=one.reason)
+            after = sources.with_source(one.after, self.source, columns, data.fingerprint)
+            formats.save(after, target, force=self.force)
+            about = card(one.before, after, one.reports, run.facts, uri=target, reason=one.reason)
             write_card(card_path(target, run, place(run, seed).own if self.seeds > 1 else ""), about)
             saved.append(target)
             run.write_json("saved", saved)

@@ -8,16 +8,21 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, Positional, arg, subcommand
 
-from trajstitch.benchmark.sources import describe_source, load
+from trajstitch.benchmark.sources import describe_source, load, load_original
 from trajstitch.cli.columns import ColumnFlags
+from trajstitch.cli.estimates import print_estimates
 from trajstitch.cli.output import print_json, stdout
+from trajstitch.data import environments
 from trajstitch.data.stitch_record import describe_stitching
+from trajstitch.data.trajectories import Trajectories
+from trajstitch.errors import InputError
+from trajstitch.evaluation.compare_runs import compare_runs
 from trajstitch.learning.bounds import SEED, Bounds
 from trajstitch.policies import POLICIES, algorithm_class, name_of
-from trajstitch.policies.policy import checkpoints
+from trajstitch.policies.policy import checkpoints, load_policies
 from trajstitch.policies.train import check_training, train_run
 from trajstitch.progress import logger
-from trajstitch.storage.runs import slug
+from trajstitch.storage.runs import Run, slug
 
 Method = TypeVar("Method")
 
@@ -46,6 +51,10 @@ class Train(ColumnFlags, Generic[Method]):
     """The run's folder; by default runs/POLICY-SRC."""
     resume: bool = False
     """Continue the run in that folder."""
+    against: tuple[Path, ...] = ()
+    """Without an environment: trained runs to compare with, such as a clone of the original data."""
+    data: str | None = None
+    """Without an environment: the logged data to estimate on, if SRC is stitched and doesn't know its original."""
     policy: OmitArgPrefixes[Method]
     """The method's own settings."""
     json: bool = False
@@ -66,6 +75,7 @@ class Train(ColumnFlags, Generic[Method]):
         data = load(self.source, columns=columns)
         if stitching := describe_stitching(data):
             logger.info(f"stitched data: {stitching}")
+        original = self._original(data)
         try:
             run = train_run(
                 data,
@@ -84,9 +94,10 @@ class Train(ColumnFlags, Generic[Method]):
         found = checkpoints(run.folder)
         last = (run.metrics() or [{}])[-1]
         errors = run.read_json("action-error")
+        estimate = None if original is None else compare_runs([run.folder, *self.against], original)
         if self.json:
             facts = {"checkpoints": [str(path) for path in found], "metrics": last, "action_error": errors}
-            print_json({"run": str(run.folder), **facts})
+            print_json({"run": str(run.folder), **facts, **({"estimate": estimate} if estimate else {})})
             return
         numbers = {name: value for name, value in last.items() if isinstance(value, float)}
         shown = ", ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in numbers.items())
@@ -95,10 +106,31 @@ class Train(ColumnFlags, Generic[Method]):
             f"{run.folder}: {self.seeds} {policies} after {algorithm.steps:,} steps{shown and f' ({shown})'}\n"
             f"action error {sum(errors['action_error']) / self.seeds:.3g} on "
             f"{'held-out' if errors['held_out'] else 'training'} steps; always the mean action has "
-            f"{errors['baseline']:.3g}\n"
-            f"score them with: trajstitch evaluate {run.folder}",
+            f"{errors['baseline']:.3g}",
             soft_wrap=True,
         )
+        if estimate is not None:
+            print_estimates(estimate)
+        again = "compare them with other runs" if estimate is not None else "score them"
+        stdout().print(f"{again} with: trajstitch evaluate {run.folder}", soft_wrap=True)
+
+    def _original(self, data: Trajectories) -> Trajectories | None:
+        """Return the logged data to estimate on; None where there is an environment, or the original isn't known."""
+        if environments.environment_id(data.metadata) is not None:
+            if self.against or self.data is not None:
+                raise InputError(
+                    "`against` and `data` go with data that names no environment: `trajstitch evaluate` scores others"
+                )
+            return None
+        for folder in self.against:
+            load_policies(Run.open(folder, "train").folder)
+        if self.data is not None:
+            return load_original(load(self.data, columns=self.mapping(self.data)))
+        try:
+            return load_original(data)
+        except InputError as error:
+            logger.warning(f"no estimate: {error}")
+            return None
 
 
 def choose(policy: str) -> tuple[Any, str]:

@@ -1,6 +1,7 @@
 """StitchRecord: what a stitched data set consists of, kept in its metadata (`Metadata.extra`)."""
 
 from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,8 @@ class StitchRecord:
     """Episodes that differ from the original."""
     warnings: tuple[str, ...] = ()
     """What is doubtful about the set."""
+    source: dict[str, Any] | None = None
+    """What was stitched: `source`, `columns` and `fingerprint`, as of `source_facts`."""
 
     def added_to(self, metadata: Metadata) -> Metadata:
         """Return the metadata with this record."""
@@ -36,10 +39,18 @@ class StitchRecord:
     def of(cls, metadata: Metadata) -> "StitchRecord | None":
         """Return the record in the metadata; None if there is none that we wrote."""
         stored = metadata.extra.get(KEY)
-        if not isinstance(stored, dict) or {item.name for item in fields(cls)} - stored.keys() - {"warnings"}:
+        if not isinstance(stored, dict) or set(counts := cls._counts()) - stored.keys():
             return None
-        facts = {item.name: stored[item.name] for item in fields(cls) if item.name != "warnings"}
-        return cls(**facts, warnings=tuple(map(str, stored.get("warnings", ()))))
+        source = stored.get("source")
+        return cls(
+            **{name: stored[name] for name in counts},
+            warnings=tuple(map(str, stored.get("warnings", ()))),
+            source=source if isinstance(source, dict) else None,
+        )
+
+    @classmethod
+    def _counts(cls) -> list[str]:
+        return [item.name for item in fields(cls) if item.name not in ("warnings", "source")]
 
     def __str__(self) -> str:
         if self.changed == 0:
@@ -58,6 +69,20 @@ def describe_stitching(data: Trajectories) -> str | None:
         return None
     chosen = f"{len(data):,} chosen from: " if len(data) != record.episodes else ""
     return f"{chosen}{record}"
+
+
+def original_of(data: Trajectories) -> Trajectories | None:
+    """Return the logged episodes that stitched data was made from: the data itself if it is logged.
+
+    None if the data doesn't hold all of them as they were.
+    """
+    if not data.has_jumps:
+        return data
+    record = StitchRecord.of(data.metadata) or _recognised(data)
+    if record is None or not record.kept_original or len(data) != record.episodes:
+        return None
+    original = data[np.arange(record.source_episodes)]
+    return None if original.has_jumps else original
 
 
 def _recognised(data: Trajectories) -> StitchRecord | None:

@@ -20,6 +20,7 @@ from trajstitch.data import environments, spaces
 from trajstitch.data.environments import normalised
 from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.errors import InputError
+from trajstitch.evaluation.compare_runs import compare_runs
 from trajstitch.evaluation.processes import evaluators, light_processes, portable
 from trajstitch.evaluation.rollouts import Rollout, roll_out
 from trajstitch.evaluation.scores import Summary, last_and_best
@@ -99,8 +100,6 @@ class Evaluate:
     """Score only the last checkpoint."""
     offline: bool = False
     """Don't roll out: estimate from the data alone, as for data that names no environment."""
-    estimate_steps: Annotated[int, Bounds(1)] = 50_000
-    """Gradient steps of fitted-Q evaluation, where nothing is rolled out."""
     processes: Annotated[int, Bounds(1)] | None = None
     """Worker processes; one for each core if not given. The returns do not depend on it."""
 
@@ -109,30 +108,31 @@ def evaluate_run(folder: Path, config: Evaluate | None = None, data: Trajectorie
     """Evaluate the checkpoints of a training; return the result as JSON values and write it into the run's folder.
 
     Scores of rollouts are written as scores.json. Where nothing can be rolled out (`needs_data`), estimates from the
-    `data` that the run was trained on are written as estimate.json.
+    logged `data` are written as estimate.json (`evaluation/compare_runs.py`).
     """
     config = config or Evaluate()
     check_bounds(config)
     run = Run.open(folder, "train")
+    if needs_data(run, config):
+        if data is None:
+            raise InputError(f"{run.folder}: nothing is rolled out, so the logged `data` is needed to evaluate it")
+        return compare_runs([folder], data)
     found = [load_policies(path) for path in checkpoints(run.folder)[-1 if config.last else 0 :]]
     if not found:
         raise InputError(f"{run.folder}: holds no checkpoints yet; continue its training with `resume=True`")
     known = stored_metadata(run)
-    facts = {
+    policies = [policy for checkpoint in found for policy in checkpoint]
+    returns = evaluate(policies, known, config.episodes, config.seed, config.processes)
+    returns = returns.reshape(len(found), -1, config.episodes)
+    result = {
         "seeds": [policy.seed for policy in found[-1]],
         "steps": found[-1][0].steps,
         "of_steps": run.fact("steps", int),
         "versions": versions(),
+        **conditions(config, known),
+        **_from_rollouts(run, known, [policies[0].steps for policies in found], returns),
     }
-    if needs_data(run, config):
-        result = facts | _from_data(run, found[-1], config.estimate_steps, data)
-    else:
-        policies = [policy for checkpoint in found for policy in checkpoint]
-        returns = evaluate(policies, known, config.episodes, config.seed, config.processes)
-        returns = returns.reshape(len(found), -1, config.episodes)
-        result = facts | conditions(config, known)
-        result |= _from_rollouts(run, known, [policies[0].steps for policies in found], returns)
-    run.write_json("scores" if "last" in result else "estimate", result)
+    run.write_json("scores", result)
     return result
 
 
@@ -155,8 +155,6 @@ def conditions(config: Evaluate, known: Metadata) -> dict[str, Any]:
 def baseline_scores(folder: Path, config: Evaluate, against: Path) -> dict[str, Any]:
     """Return the scores of the run `against`, if they can be compared with those that `config` gives in `folder`."""
     ours, theirs = Run.open(folder, "train"), Run.open(against, "train")
-    if needs_data(ours, config):
-        raise InputError(f"{folder}: not rolled out, so there are no scores to compare with those of {against}")
     if not theirs.has("scores"):
         raise InputError(f"{against}: has no scores yet: run `trajstitch evaluate {against}` first")
     again = f"run `trajstitch evaluate {against}` again"
@@ -194,27 +192,4 @@ def _from_rollouts(run: Run, known: Metadata, steps: list[int], returns: np.ndar
         ],
         "last": last.to_json(),
         **several,
-    }
-
-
-def _from_data(run: Run, policies: list[Policy], steps: int, data: Trajectories | None) -> dict[str, Any]:
-    from trajstitch.evaluation.off_policy import FittedQ, action_errors, estimated_returns, unseen
-    from trajstitch.policies.train import split_episodes
-
-    if data is None:
-        raise InputError(f"{run.folder}: nothing is rolled out, so its `data` is needed to evaluate it")
-    learned, held = split_episodes(data, run.fact("top", (int, float)), run.fact("hold_out", (int, float)))
-    new = np.zeros(0, bool) if held is None else unseen(held, learned)
-    errors = action_errors(policies, held, new) if held is not None and new.any() else action_errors(policies, learned)
-    method = FittedQ(steps=steps)
-    estimates, logged = estimated_returns(policies, data, method)
-    return {
-        "environment": None,
-        "action_error": {"held_out": bool(new.any()), "repeated": int((~new).sum()), **errors},
-        "estimate": {
-            "method": "fitted-Q evaluation",
-            "discount": method.discount,
-            "discounted_return": Summary.of(estimates).to_json(),
-            "data": logged,
-        },
     }

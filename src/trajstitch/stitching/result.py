@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from trajstitch.data import ragged
+from trajstitch.data.source_facts import source_facts
 from trajstitch.data.stitch_record import StitchRecord
 from trajstitch.data.trajectories import Provenance, Trajectories, concatenate
 from trajstitch.stitching.guards import warnings
@@ -33,7 +34,9 @@ def assemble(before: Trajectories, stitchings: Sequence[Trajectories], *, keep_o
     else:
         made = concatenate(stitchings)
     doubts = tuple(dict.fromkeys(doubt for after in stitchings for doubt in warnings(before, after)))
-    record = StitchRecord(keep_original, len(stitchings), len(before), len(made), count, doubts)
+    facts = source_facts(before)
+    source = {name: facts[name] for name in ("source", "columns", "fingerprint")}
+    record = StitchRecord(keep_original, len(stitchings), len(before), len(made), count, doubts, source)
     return replace(made, metadata=record.added_to(before.metadata))
 
 
