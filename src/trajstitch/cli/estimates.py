@@ -37,7 +37,7 @@ def print_estimates(result: dict[str, Any]) -> None:
     verdicts = {(one["name"], one["than"]): one["verdict"] for one in result["verdicts"]}
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("", "return [95 %]", "outside", "distance", "action error", "than logged"):
-        table.add_column(title, justify="right" if title else "left")
+        table.add_column(title, justify="right" if title else "left", no_wrap=title.startswith("return"))
     for one in result["estimates"]:
         table.add_row(
             one["name"],
@@ -48,7 +48,7 @@ def print_estimates(result: dict[str, Any]) -> None:
             verdicts[one["name"], "logged behaviour"],
         )
     table.add_row("logged behaviour", _interval(result["logged"]), "0%", "1.00", "", "")
-    table.add_row("always the mean action", "", "", "", f"{result['constant_error']:.3f}", "")
+    table.add_row("mean action", "", "", "", f"{result['constant_error']:.3f}", "")
     out.print(table)
     where = "of held-out episodes" if result["held_out"] else "of the data"
     out.print(
