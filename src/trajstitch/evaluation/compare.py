@@ -112,7 +112,7 @@ class Comparison:
         if (chosen := self.deploy) is not None:
             others = f"the logged behaviour{' and the others' if len(self.names) > 1 else ''}"
             found = next(one for one in self.estimates if one.name == chosen)
-            return f"Deploy {chosen}: its estimate, {found.estimated}, is better than {others} in all that the data leaves open."
+            return f"Deploy {chosen}: its estimate, {found.estimated}, is better than {others}."
         good = [name for name in self.unbeaten if self.verdict(name) == "better"]
         if good:
             rest = [name for name in self.unbeaten if name not in good]
