@@ -289,6 +289,21 @@ def test_training_that_was_not_evaluated_says_so(clones, tmp_path):
     assert "has not scored them yet" in written(tmp_path / "run", to=tmp_path / "page.html")
 
 
+def test_training_without_an_environment_shows_what_logged_data_tells(tmp_path):
+    save(collect(episodes=20, length=10), f"npz:{tmp_path}/log.npz")
+    train = ["train", "bc", f"npz:{tmp_path}/log.npz", "--steps", "20", "--seeds", "2", "--hidden", "8"]
+    assert cli.run([*train, "--run", str(tmp_path / "run")]) == 0
+    assert cli.run(["evaluate", str(tmp_path / "run")]) == 0
+    (entry,) = read_entries([tmp_path / "run"])
+    stored = json.loads((tmp_path / "run" / "estimate.json").read_text())
+    assert stored["sentence"] in entry.headline
+    assert [row[0] for row in entry.tables["estimates"].rows] == ["run", "logged behaviour", "always the mean action"]
+    verdict = next(one["verdict"] for one in stored["verdicts"] if one["name"] == "run")
+    assert next(reason.text for reason in entry.reasons if "logged data alone" in reason.text).endswith(f"{verdict}.")
+    assert compare.sentence([entry, entry]) == stored["sentence"]
+    assert "Estimated returns" in render([entry])
+
+
 def test_several_runs_are_compared_only_under_the_same_conditions(clones, stitched, tmp_path):
     page = written(*clones, stitched, to=tmp_path / "page.html")
     assert "with a probability of" in page
@@ -300,7 +315,7 @@ def test_several_runs_are_compared_only_under_the_same_conditions(clones, stitch
     assert compare.chart(entries) is None
 
 
-@pytest.mark.parametrize("name", ["scores.json", "action-error.json"])
+@pytest.mark.parametrize("name", ["scores.json", "action-error.json", "estimate.json"])
 @pytest.mark.parametrize("text", ["{}", "[]", "nothing", '{"last": {"scores": ["<b>"]}, "action_error": ["x"]}'])
 def test_damaged_file_is_named(clones, tmp_path, capsys, name, text):
     shutil.copytree(clones[0], tmp_path / "run")

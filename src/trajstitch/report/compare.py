@@ -21,7 +21,10 @@ def sentence(entries: Sequence[Entry]) -> str:
             (entry.title, entry.charts["returns"]) for entry in entries if "after" in entry.charts.get("returns", {})
         ]
         means = [f"{_means(returns)} in {title}" for title, returns in known]
-        return f"Mean return of the data: {', '.join(means)}." if means else f"{len(entries)} runs, none with scores."
+        estimates = [entry.notes["estimate"] for entry in entries if "estimate" in entry.notes]
+        if estimates or not means:
+            return estimates[0] if estimates else f"{len(entries)} runs, none with scores."
+        return f"Mean return of the data: {', '.join(means)}."
     if not comparable([scores for _, scores in scored]):
         return "These runs were evaluated under different conditions, so their scores can't be compared."
     ranked = sorted(scored, key=lambda pair: -pair[1]["last"]["iqm"]["value"])

@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 
 from trajstitch.errors import InputError
-from trajstitch.evaluation.scores import Summary
+from trajstitch.evaluation.compare import LOGGED
+from trajstitch.evaluation.scores import Interval, Summary
 from trajstitch.policies.policy import checkpoints
 from trajstitch.report.entry import Entry, Table, config_text, record_of
-from trajstitch.report.trust import training_reasons
+from trajstitch.report.trust import own_verdict, training_reasons
 from trajstitch.report.values import number, percent, short
 from trajstitch.storage.runs import Run, damaged
 
@@ -28,17 +29,20 @@ def train_entry(run: Run) -> Entry:
     if scores is not None:
         charts["scores"] = _checkpoints(scores)
     tables = {"policies": _table(scores, errors)} if scores or errors else {}
+    if estimate is not None:
+        tables["estimates"] = _estimates(estimate)
     config = {name: value for name, value in run.config.items() if name not in ("columns",)}
     return Entry(
         title=run.folder.resolve().name,
         kind="train",
         headline=headline(run, scores, estimate),
-        reasons=training_reasons(errors, scores),
+        reasons=training_reasons(errors, scores, estimate),
         figures=_figures(run, scores, errors, len(found)),
         record=record_of(run.facts, run.config),
         config=config_text(config),
         charts=charts,
         tables=tables,
+        notes={} if estimate is None else {"estimate": str(estimate["sentence"])},
         scores=scores,
     )
 
@@ -57,11 +61,7 @@ def headline(run: Run, scores: dict[str, Any] | None, estimate: dict[str, Any] |
             f"data’s own mean is {number(scores['data']['score'])}."
         )
     if estimate is not None:
-        found = estimate["estimate"]
-        return (
-            f"Policies trained by {policy} on {learned} are estimated to return "
-            f"{number(found['discounted_return']['mean'])} (discounted), the logged behaviour {number(found['data'])}."
-        )
+        return f"Policies were trained by {policy} on {learned}. {estimate['sentence']}"
     return f"Policies were trained by {policy} on {learned}; `trajstitch evaluate` has not scored them yet."
 
 
@@ -98,11 +98,38 @@ def _errors(run: Run) -> dict[str, Any] | None:
 def _estimate(run: Run) -> dict[str, Any] | None:
     if not run.has("estimate"):
         return None
-    found = run.read_json("estimate")
-    with damaged(run.path("estimate.json")):
-        float(found["estimate"]["data"])
-        float(found["estimate"]["discounted_return"]["mean"])
+    again = f"run `trajstitch evaluate {run.folder}` again"
+    found = run.read_json("estimate", advice=again)
+    with damaged(run.path("estimate.json"), again):
+        _estimates(found)
+        own_verdict(found)
+        str(found["sentence"])
     return found
+
+
+def _estimates(found: dict[str, Any]) -> Table:
+    """Return what logged data alone tells about the returns of the runs that were compared."""
+    verdicts = {(one["name"], one["than"]): one["verdict"] for one in found["verdicts"]}
+    rows = []
+    for one in found["estimates"]:
+        known = "unknown" if one["estimated"] is None else _interval(one["estimated"])
+        shares = percent(one["outside"]), number(one["action_error"])
+        rows.append((str(one["name"]), known, *shares, str(verdicts[one["name"], LOGGED])))
+    rows.append((LOGGED, _interval(found["logged"]), percent(0.0), "–", "–"))
+    rows.append(("always the mean action", "–", "–", number(found["constant_error"]), "–"))
+    head = (
+        f"over {found['horizon']:,} steps",
+        "estimated return [95 %]",
+        "beyond the data",
+        "action error",
+        "than logged",
+    )
+    return Table(head, rows)
+
+
+def _interval(part: dict[str, Any]) -> str:
+    found = Interval(**part)
+    return number(found.value) + ("" if found.low is None else f" [{number(found.low)}, {number(found.high)}]")
 
 
 def _figures(

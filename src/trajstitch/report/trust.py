@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from trajstitch.data.stitch_record import StitchRecord
+from trajstitch.evaluation.compare import LOGGED
 from trajstitch.report.gain import gain_interval
 from trajstitch.report.stitch_run import StitchRun, states_kept
 from trajstitch.report.values import number, percent, plural
@@ -59,8 +60,16 @@ def stitching_reasons(run: StitchRun) -> list[Reason]:
     return found
 
 
-def training_reasons(errors: dict[str, Any] | None, scores: dict[str, Any] | None) -> list[Reason]:
-    """Return what speaks for and against trusting trained policies."""
+def own_verdict(estimate: dict[str, Any]) -> str:
+    """Return how the run that an estimate is kept in compares with the logged behaviour: better, worse, can't tell."""
+    name = estimate["runs"][0]["name"]
+    return next(one["verdict"] for one in estimate["verdicts"] if (one["name"], one["than"]) == (name, LOGGED))
+
+
+def training_reasons(
+    errors: dict[str, Any] | None, scores: dict[str, Any] | None, estimate: dict[str, Any] | None = None
+) -> list[Reason]:
+    """Return what speaks for and against trusting trained policies: scores, or else estimates from logged data."""
     found = []
     if errors is not None:
         seeds, bad = len(errors["action_error"]), len(errors["no_better_than_constant"])
@@ -71,6 +80,11 @@ def training_reasons(errors: dict[str, Any] | None, scores: dict[str, Any] | Non
         else:
             text = "The policies of all seeds predict actions better than always the mean action does"
             found.append(Reason("green", f"{text} ({where})."))
+    if scores is None and estimate is not None:
+        verdict = own_verdict(estimate)
+        light: Light = "green" if verdict == "better" else "red" if verdict == "worse" else "amber"
+        text = f"Compared with the logged behaviour, by logged data alone: {verdict}."
+        return [*found, Reason(light, text)]
     if scores is None:
         found.append(Reason("amber", "The policies have not been rolled out: there are no scores."))
         return found
