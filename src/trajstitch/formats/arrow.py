@@ -214,13 +214,13 @@ class Rows:
         widths = pyarrow.compute.call_function("list_value_length", [column]).unique().drop_null().to_pylist()
         values = pyarrow.compute.call_function("list_flatten", [column])
         numeric = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
-        if len(widths) > 1 or values.null_count or not numeric:
+        if len(widths) != 1 or widths == [0] or values.null_count or not numeric:
             raise InputError(
                 f"{self.source}: column {name!r} holds {column.type} values of {len(widths)} lengths: each row needs a "
                 "vector of the same number of numbers"
             )
         self._note_missing(name, column)
-        filled = values.to_numpy().reshape(-1, widths[0] if widths else 0)
+        filled = values.to_numpy().reshape(len(column) - column.null_count, *widths)
         if name not in self.missing:
             return filled
         vectors = np.zeros((self.rows, filled.shape[1]), filled.dtype)
@@ -236,7 +236,7 @@ class Rows:
                 raise InputError(
                     f"{self.source}: column {name!r} holds {len(values):,} words: flags are true or false, 1 or 0"
                 )
-            words = [str(value).strip().lower() for value in values]
+            words = [str(value).strip().lower() for value in self._texts(name, values).to_pylist()]
             unknown = [word for word in words if word not in WORDS]
             if unknown:
                 raise InputError(
@@ -264,7 +264,7 @@ class Rows:
         if _is_text(column.type):
             codes, values = self._encode(name, column)
             with arrow_errors(f"{self.source}: column {name!r}"):
-                parsed = _parsed(pa.array([None if value is None else str(value) for value in values], pa.string()))
+                parsed = _parsed(self._texts(name, values))
                 column = None if parsed is None else parsed.take(pa.array(codes, mask=codes == len(values)))
         else:
             self._note_missing(name, column)
@@ -277,7 +277,7 @@ class Rows:
         with arrow_errors(f"{self.source}: column {name!r}"):
             return column.to_numpy(zero_copy_only=False)
 
-    def _encode(self, name: str, column: pa.ChunkedArray) -> tuple[Integer[np.ndarray, " rows"], list]:
+    def _encode(self, name: str, column: pa.ChunkedArray) -> tuple[Integer[np.ndarray, " rows"], pa.Array]:
         """Return a code for each row, and the values of the codes; a missing value has the code after the last."""
         self._note_missing(name, column)
         if pa.types.is_nested(column.type):
@@ -285,8 +285,12 @@ class Rows:
         with arrow_errors(f"{self.source}: column {name!r}"):
             encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
             encoded = encoded.unify_dictionaries().combine_chunks()
-            values = encoded.dictionary.to_pylist()
+            values = encoded.dictionary
             return encoded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False).astype(np.int64), values
+
+    def _texts(self, name: str, values: pa.Array) -> pa.Array:
+        with arrow_errors(f"{self.source}: column {name!r}"):
+            return values.cast(pa.string())
 
     def _note_missing(self, name: str, column: pa.ChunkedArray) -> None:
         if column.null_count:

@@ -1,6 +1,7 @@
 """Open HDF5 files to read or write, with one clear error for every way in which that can fail."""
 
 import math
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -147,7 +148,39 @@ class Stored:
     def text(self) -> str:
         """Return a scalar text; what is no UTF-8 in it is replaced."""
         with library(self.where):
-            return str(self._dataset.asstr(errors="replace")[()])
+            found = h5py.check_string_dtype(self.dtype)
+            content = _text_in_heap(self._dataset) if found.length is None else bytes(self._dataset[()])
+        return content.rstrip(b"\0").decode("utf-8", errors="replace")
+
+
+def _text_in_heap(dataset: h5py.Dataset) -> bytes:
+    """Return a scalar text of variable length, which HDF5 keeps in a heap of the file.
+
+    HDF5 itself reads a damaged heap for ever, so it is read here: HDF5's file format specification, III.E.
+    """
+    offset, file = dataset.id.get_offset(), dataset.file
+    properties = file.id.get_create_plist()
+    if offset is None or properties.get_sizes() != (8, 8):
+        raise ValueError("a text that is stored in an unusual way")
+    with Path(file.filename).open("rb") as raw:
+
+        def read(at: int, size: int) -> bytes:
+            raw.seek(at)
+            return raw.read(size)
+
+        length, heap, number = struct.unpack("<IQI", read(offset, 16))
+        heap += properties.get_userblock()
+        mark, whole = struct.unpack("<4s4xQ", read(heap, 16))
+        if mark != b"GCOL":
+            raise ValueError("a text whose heap is not there")
+        at, end = 16, min(whole, Path(file.filename).stat().st_size - heap)
+        content = read(heap, end)
+        while at + 16 <= end:
+            index, size = struct.unpack_from("<H6xQ", content, at)
+            if index == number and length <= size <= end - at - 16:
+                return content[at + 16 : at + 16 + length]
+            at += 16 + (size + 7) // 8 * 8
+    raise ValueError("a text that is not in its heap")
 
 
 class Output(h5py.File):

@@ -118,6 +118,12 @@ class _Archive(Mapping[str, np.ndarray]):
             array = content.view(dtype).reshape(shape, order="F" if fortran else "C")
         return array.astype(dtype.newbyteorder("="), copy=False)
 
+    @contextmanager
+    def _open(self, name: str) -> Iterator[Any]:
+        fault = f"is not a whole NPZ file: {name} is damaged"
+        with library(f"{self.path}:", fault), self.archive.open(self.members[name]) as file:
+            yield file
+
     def text(self, name: str) -> str | None:
         """Return a scalar text; None if the array is none, or anything else."""
         if name not in self.members:

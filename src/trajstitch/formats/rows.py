@@ -156,8 +156,8 @@ def read_provenance(stored: Mapping[str, np.ndarray], source: str) -> Provenance
         if item.name == "stitched":
             array = as_flags(array, name)
         elif item.name.startswith("source_"):
-            whole = array.dtype.kind in "iu" or (np.isfinite(array) & (np.trunc(array) == array))
-            wrong = ~(whole & (array >= 0) & (array < LARGEST_INDEX))
+            numbers = array.astype(np.float64)
+            wrong = ~((np.trunc(numbers) == numbers) & (numbers >= 0) & (numbers < LARGEST_INDEX))
             if wrong.any():
                 row = int(np.argmax(wrong))
                 raise InputError(f"{name} is {array[row]} in step {row}: expected a whole number from 0 on")

@@ -197,8 +197,8 @@ def _require_usable(layers: Layers, normaliser: PolicyNormaliser) -> None:
         raise ValueError(f"{wrong[0]} is not finite")
     if not (normaliser.std > 0).all() or normaliser.limit.shape or not normaliser.limit > 0:
         raise ValueError("std or limit is not above 0")
-    if not (normaliser.low < normaliser.high).all():
-        raise ValueError("low is not below high")
+    if not (normaliser.low <= normaliser.high).all():
+        raise ValueError("low is above high")
 
 
 def save_policies(policies: Sequence[Policy], path: Path, config: dict[str, Any] | None = None) -> None:
