@@ -5,7 +5,7 @@ import pytest
 from soak.files import attempt
 from soak.samples import SAMPLES
 
-EACH = 42
+EACH = 36
 """Cases of each kind: 504 in all."""
 
 
@@ -15,4 +15,5 @@ def test_damaged_files_load_or_are_refused_in_one_line(kind):
     outcomes = [attempt(case) for case in range(first, EACH * len(SAMPLES), len(SAMPLES))]
     assert {one.kind for one in outcomes} == {kind}
     assert {"loaded", "refused"} <= {one.verdict for one in outcomes}, "the damage is too little or too much"
-    assert [one for one in outcomes if one.verdict == "failed"] == []
+    for one in outcomes:
+        assert one.verdict != "failed", f"case {one.case}, {one.mutation}: {one.detail}"

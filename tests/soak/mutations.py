@@ -466,6 +466,7 @@ OF_ENDING: dict[str, tuple[Mutation, ...]] = {
     ".hdf5": (hdf5_array, hdf5_array, hdf5_strange, hdf5_strange, hdf5_metadata, hdf5_packed),
     ".csv": (csv_cell, csv_cell, csv_column, csv_lines, encode),
     ".parquet": (parquet_column, parquet_column, parquet_column, parquet_metadata, parquet_packed),
+    ".arrow": BYTES,
     ".json": (edit_json, edit_json, edit_json, edit_json, encode),
     ".safetensors": (tensors_header, tensors_header, tensors_array),
 }

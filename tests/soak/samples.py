@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -129,6 +130,28 @@ def _foreign_csv(folder: Path) -> None:
     (folder / "log.csv").write_text("\n".join([head, *lines, ""]))
 
 
+def _minari_in(kind: str) -> Callable[[Path], None]:
+    """Write a Minari set in one of the formats that only Minari reads."""
+
+    def write(folder: Path) -> None:
+        from minari.data_collector.episode_buffer import EpisodeBuffer
+        from minari.dataset.minari_storage import MinariStorage
+
+        data = logged()
+        assert data.metadata.observation_space is not None
+        place = folder / "minari/my/log-v0/data"
+        place.parent.mkdir(parents=True)
+        storage = MinariStorage.new(
+            place, data.metadata.observation_space, data.metadata.action_space, data_format=kind
+        )
+        storage.update_metadata({"dataset_id": "my/log-v0", "minari_version": "0.5.3"})
+        for one in data:
+            arrays: Any = (one.observations, one.actions, one.rewards, one.terminated, one.truncated)
+            storage.update_episodes([EpisodeBuffer(None, None, None, *arrays)])
+
+    return write
+
+
 def _trained(folder: Path) -> None:
     data = logged()
     run = Run.start(folder / "run", "train", {"policy": "bc", "steps": 20, **source_facts(data, "npz:log.npz")})
@@ -183,6 +206,7 @@ def _open_stitched(folder: Path) -> None:
 
 
 MINARI = ("minari/my/log-v0/data/metadata.json", "minari/my/log-v0/data/main_data.hdf5")
+EPISODE = "minari/my/log-v0/data/1/part-0"
 RUN = ("run/run.json",)
 
 SAMPLES = {
@@ -196,6 +220,8 @@ SAMPLES = {
     "parquet of others": Sample(_foreign_parquet, _load("table:@/log.parquet"), ("log.parquet",)),
     "minari": Sample(_saved("minari:my/log-v0", stitched()), _load("minari:my/log-v0"), MINARI),
     "nested minari": Sample(_saved("minari:my/log-v0", logged(nested=True)), _load("minari:my/log-v0"), MINARI),
+    "minari as arrow": Sample(_minari_in("arrow"), _load("minari:my/log-v0"), (MINARI[0], f"{EPISODE}.arrow")),
+    "minari as parquet": Sample(_minari_in("parquet"), _load("minari:my/log-v0"), (MINARI[0], f"{EPISODE}.parquet")),
     "training": Sample(_trained, _open_trained, (*RUN, "run/data.json", "run/checkpoints/000000020.safetensors")),
     "stitching": Sample(
         _stitched, _open_stitched, (*RUN, "run/graph.safetensors", "run/passes.json", "run/result.npz")

@@ -25,6 +25,8 @@ KINDS: dict[str, tuple[type, ...]] = {
 """The types of each part as JSON."""
 LONGEST = 1 << 24
 """Characters: longer texts are refused unread."""
+DEEPEST = 64
+"""Levels of parts within parts: Python's recursion ends at some hundred, and what is loaded must be saved again."""
 AGAIN = "convert the original data again"
 
 
@@ -39,14 +41,10 @@ def to_json(metadata: Metadata) -> str:
 
 def from_json(text: str, source: str) -> Metadata:
     """Return the metadata that `to_json` wrote, with `source` as its source; raise if any part is of a wrong type."""
-    if len(text) > LONGEST:
-        raise InputError(f"{source}: its metadata is damaged ({len(text):,} characters): {AGAIN}")
     try:
-        stored = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        stored = parse_object(text)
+    except ValueError as error:
         raise InputError(f"{source}: its metadata is damaged ({error}): {AGAIN}") from error
-    if not isinstance(stored, dict):
-        raise InputError(f"{source}: its metadata is damaged (no object): {AGAIN}")
     if stored.pop("format", None) != FORMAT:
         raise InputError(f"{source}: was written by another version of trajstitch: update trajstitch")
     for item in fields(Metadata):
@@ -74,6 +72,25 @@ def from_json(text: str, source: str) -> Metadata:
         extra=stored["extra"],
         findings=tuple(_finding(one, source) for one in stored["findings"]),
     )
+
+
+def parse_object(text: str | bytes) -> dict[str, Any]:
+    """Return the object that a JSON text holds; raise ValueError if it holds none, or one too long or too deep."""
+    if len(text) > LONGEST:
+        raise ValueError(f"{len(text):,} characters")
+    try:
+        stored = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("parts within parts without end") from error
+    if not isinstance(stored, dict):
+        raise ValueError("no object")
+    level: list[Any] = [stored]
+    for _ in range(DEEPEST):
+        parts = (part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list))
+        level = [inner for part in parts for inner in part]
+        if not level:
+            return stored
+    raise ValueError(f"parts within parts, more than {DEEPEST} deep")
 
 
 def _finding(stored: Any, source: str) -> Finding:

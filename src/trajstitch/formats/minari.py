@@ -25,6 +25,7 @@ from trajstitch.errors import InputError, did_you_mean
 from trajstitch.formats import episodes, hdf5
 from trajstitch.formats.columns import listed
 from trajstitch.formats.limits import Budget
+from trajstitch.formats.metadata import parse_object
 from trajstitch.progress import logger, progress
 from trajstitch.storage import atomic
 
@@ -279,15 +280,13 @@ def _namespaces_of(folder: Path) -> Iterator[None]:
 
 def _read_metadata(folder: Path, source: str) -> dict[str, Any]:
     try:
-        stored = json.loads((folder / METADATA_FILE).read_text())
-        if not isinstance(stored, dict):
-            raise TypeError("it holds no object")
+        stored = parse_object((folder / METADATA_FILE).read_bytes())
         for name, kind in (("data_format", str), ("total_episodes", int), ("total_steps", int)):
             if type(stored[name]) is not kind:
                 raise TypeError(f"{name} is {stored[name]!r}")
     except PermissionError as error:
         raise InputError(f"{source}: no permission to read {folder}") from error
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
         raise InputError(f"{source}: its {METADATA_FILE} is damaged ({reason}): download or save it again") from error
     return stored

@@ -73,7 +73,7 @@ def save(data: Trajectories, location: str, *, force: bool) -> None:
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
 
-class _Archive(Mapping[str, np.ndarray]):
+class _Archive:
     """The arrays of an NPZ file by name, each read when it is asked for, once its declared size is known to be sane."""
 
     def __init__(self, archive: zipfile.ZipFile, path: Path, budget: Budget) -> None:
@@ -85,9 +85,6 @@ class _Archive(Mapping[str, np.ndarray]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.members)
-
-    def __len__(self) -> int:
-        return len(self.members)
 
     def __contains__(self, name: object) -> bool:
         return name in self.members
@@ -161,7 +158,7 @@ def _reading(path: Path, source: str, *, allow_large: bool) -> Iterator[_Archive
         yield _Archive(archive, path, Budget(path, source, allow_large=allow_large))
 
 
-def _from_ours(archive: Mapping[str, np.ndarray], metadata: Metadata) -> Trajectories:
+def _from_ours(archive: _Archive, metadata: Metadata) -> Trajectories:
     names = {item.name: f"provenance_{item.name}" for item in fields(Provenance)}
     has_provenance = any(key in archive for key in names.values())
     for key in (*ARRAYS, *(names.values() if has_provenance else ())):
@@ -171,9 +168,9 @@ def _from_ours(archive: Mapping[str, np.ndarray], metadata: Metadata) -> Traject
     return _trajectories({name: archive[name] for name in ARRAYS}, metadata, provenance)
 
 
-def _from_foreign(archive: Mapping[str, np.ndarray], metadata: Metadata) -> Trajectories:
+def _from_foreign(archive: _Archive, metadata: Metadata) -> Trajectories:
     source = metadata.source
-    keys = {part: spelling_of(part, archive.keys(), source) for part in SPELLINGS}
+    keys = {part: spelling_of(part, archive.members, source) for part in SPELLINGS}
 
     def take(part: str, rows: int | None = None) -> tuple[np.ndarray, str]:
         """Return the array of `part`, which must have `rows` rows if given, and its name for errors."""

@@ -32,7 +32,7 @@ from trajstitch.formats import files
 from trajstitch.formats.arrow import Kind, Rows, open_table
 from trajstitch.formats.columns import Columns, describe, listed, resolve
 from trajstitch.formats.limits import Budget
-from trajstitch.formats.metadata import AGAIN, from_json, to_json
+from trajstitch.formats.metadata import AGAIN, from_json, parse_object, to_json
 from trajstitch.formats.rows import from_rows, read_provenance, with_note_on_unknown
 from trajstitch.formats.spellings import ends
 from trajstitch.progress import progress
@@ -146,10 +146,10 @@ def _require_ending(path: Path) -> None:
 def _described(text: bytes, columns: Columns, source: str) -> tuple[Metadata, Columns]:
     """Return the metadata and columns stored in a file that we wrote; columns that the user gives take precedence."""
     try:
-        stored = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        stored = parse_object(text)
+    except ValueError as error:
         raise InputError(f"{source}: its metadata is damaged ({error}): {AGAIN}") from error
-    written, metadata = (stored.get(name) if isinstance(stored, dict) else None for name in ("columns", "metadata"))
+    written, metadata = stored.get("columns"), stored.get("metadata")
     if not isinstance(written, dict) or not isinstance(metadata, str):
         raise InputError(f"{source}: its metadata is damaged (no columns, or no metadata): {AGAIN}")
     chosen: dict[str, Any] = {}

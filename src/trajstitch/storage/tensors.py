@@ -20,7 +20,7 @@ def save_tensors(
         try:
             save_file({name: np.asarray(array, order="C") for name, array in tensors.items()}, fresh, facts)
         except SafetensorError as error:  # of a full disk too, with the system's number in its text
-            number = re.search(r"code: (\d+)", str(error))
+            number = re.search(r"(?:code:|os error) (\d+)", str(error))
             raise OSError(int(number[1]) if number else 0, str(error)) from error
         fresh.chmod(0o644)  # safetensors makes files that only their owner can read
 
