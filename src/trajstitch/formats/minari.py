@@ -1,7 +1,7 @@
 """Minari data sets by their id: read from the local store (or downloaded into it) and written to it.
 
 A set is a folder ID/data with metadata.json and main_data.hdf5, whose layout is in `episodes`. Sets in Minari's Arrow
-formats have other files, which Minari itself reads.
+formats have other files, whose layout is in `arrow_episodes`.
 """
 
 import contextlib
@@ -16,17 +16,15 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-import numpy as np
 from gymnasium import Space
 
-from trajstitch.data import environments, ragged, spaces
+from trajstitch.data import environments, spaces
 from trajstitch.data.trajectories import Finding, Metadata, Trajectories
 from trajstitch.errors import InputError, did_you_mean
-from trajstitch.formats import episodes, hdf5
+from trajstitch.formats import arrow_episodes, episodes, hdf5
 from trajstitch.formats.columns import listed
-from trajstitch.formats.limits import Budget
 from trajstitch.formats.metadata import parse_object
-from trajstitch.progress import logger, progress
+from trajstitch.progress import logger
 from trajstitch.storage import atomic
 
 ENDINGS: tuple[str, ...] = ()
@@ -38,9 +36,6 @@ OWN_NAMESPACE = "trajstitch/"
 DATA_FILE = "main_data.hdf5"
 METADATA_FILE = "metadata.json"
 NAMESPACE_FILE = "namespace_metadata.json"
-
-STORED = {"rewards": "rewards", "terminations": "terminated", "truncations": "truncated"}
-"""Minari's names of a step's scalars, and ours."""
 
 WRITTEN_VERSION = "0.5.3"
 """The oldest Minari that reads what we write: Minari refuses sets of versions newer than itself."""
@@ -82,8 +77,17 @@ def load(location: str, *, allow_large: bool = False) -> Trajectories:
     else:
         if found is None:
             raise InputError(f"{source}: its spaces can't be read (none are recorded): download or save it again")
+        if stored["data_format"] not in ("arrow", "parquet"):
+            raise InputError(f"{source}: its format {stored['data_format']!r} is unknown: update trajstitch")
         _require_supported(*found, source)
-        arrays, left_out = _read_by_minari(folder / "data", *found, source, allow_large=allow_large)
+        arrays, left_out = arrow_episodes.read(
+            folder / "data",
+            stored["data_format"],
+            *found,
+            stored["total_episodes"],
+            source,
+            allow_large=allow_large,
+        )
     assert found is not None
     observation_space, action_space = found
     if left_out:
@@ -348,43 +352,3 @@ def _metadata(
     if data.metadata.reference is not None:
         stored["ref_min_score"], stored["ref_max_score"] = data.metadata.reference
     return stored
-
-
-def _read_by_minari(
-    folder: Path, observation_space: Space, action_space: Space, source: str, *, allow_large: bool
-) -> tuple[dict[str, Any], list[str]]:
-    """Return what `episodes.read` returns, for formats that only Minari reads: slower, with twice the memory."""
-    from minari.dataset.minari_storage import MinariStorage
-
-    columns: dict[str, list[np.ndarray]] = {name: [] for name in ("observations", "actions", *STORED.values())}
-    infos: list[str] = []
-    try:
-        _require_sane(folder, spaces.flat_size(observation_space) + spaces.flat_size(action_space), source, allow_large)
-        storage = MinariStorage.read(folder)
-        with progress(f"loading {source}", storage.total_steps) as advance:
-            for episode in storage.get_episodes(range(storage.total_episodes)):
-                columns["observations"].append(spaces.flatten(observation_space, episode["observations"]))
-                columns["actions"].append(spaces.flatten(action_space, episode["actions"]))
-                for stored, name in STORED.items():
-                    columns[name].append(np.asarray(episode[stored]))
-                infos = [f"infos/{name}" for name in episode["infos"] or ()]
-                advance(len(episode["rewards"]))
-    except InputError:
-        raise
-    except Exception as error:
-        # Minari raises errors of many types, its own and Arrow's.
-        reason = str(error).partition("\n")[0]
-        raise InputError(f"{source}: Minari can't read it ({reason}): download or save it again") from error
-    offsets = ragged.offsets_of(np.array([len(part) for part in columns["rewards"]]))
-    return {**{name: np.concatenate(parts) for name, parts in columns.items()}, "offsets": offsets}, infos
-
-
-def _require_sane(folder: Path, numbers: int, source: str, allow_large: bool) -> None:
-    """Raise if the set's Arrow or Parquet files declare rows of this many numbers far beyond their size."""
-    import pyarrow.dataset
-
-    budget = Budget(folder, source, allow_large=allow_large)
-    for kind in ("arrow", "parquet"):
-        files = [str(path) for path in folder.rglob(f"*.{kind}")]
-        if files:
-            budget.take(pyarrow.dataset.dataset(files, format=kind).count_rows() * 8 * (numbers + len(STORED)))
