@@ -1,6 +1,6 @@
 # Every target sets up what it needs, once. `make demo` and `make test` are all a fresh machine has to know.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu test-browser lint format bits bench interop peers clean
+.PHONY: help demo test soak test-gpu test-browser lint format bits bench interop peers clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -13,6 +13,7 @@ comma := ,
 help:
 	@echo "make demo     the whole line on built-in data, in minutes: prints what improved and where it is saved"
 	@echo "make test     the tests"
+	@echo "make soak     what takes long to try: 20,000 damaged files, with counts on the screen and in soak.json"
 	@echo "make lint     ruff, pyright, and the contract on imports between rooms"
 	@echo "make bits     whether anything that small jobs write differs from revision REV (the last commit)"
 	@echo "make test-gpu the tests that need an NVIDIA GPU (installs JAX for CUDA into .venv)"
@@ -40,6 +41,9 @@ demo: $(READY)
 # On the CPU even where there is a GPU: many tests ask for equal bits, which a GPU gives for equal shapes alone.
 test: $(READY)
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n auto
+
+soak: $(READY)
+	PYTHONPATH="$(CURDIR)/tests" $(BIN)/python -m soak --json soak.json
 
 test-gpu: $(READY)
 	$(call install,.venv,-e '.[dev$(comma)cuda]')
@@ -89,5 +93,5 @@ peers: .venv-peers/.ready
 	.venv-peers/bin/python peers/compare.py $$verb; done
 
 clean:
-	rm -rf .venv .venv-interop .venv-peers demo build dist benchmarks/results .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-interop .venv-peers demo soak.json build dist benchmarks/results .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -95,14 +95,23 @@ def test_minari_set_without_spaces_never_runs_code(minari_store, dangerous_modul
     assert not dangerous_module.exists()
 
 
-def test_arguments_time_limit_and_wrappers_of_gymnasium_are_kept():
-    made = gymnasium.wrappers.ClipAction(gymnasium.make("Pendulum-v1", max_episode_steps=7, g=5.0))
+def test_arguments_and_time_limit_are_kept():
+    made = gymnasium.make("Pendulum-v1", max_episode_steps=7, g=5.0)
     assert made.spec is not None
     again = environments.make(Metadata(environment=made.spec.to_json()))
-    assert isinstance(again, gymnasium.wrappers.ClipAction)
     assert again.spec is not None
     assert again.spec.max_episode_steps == 7
     assert again.spec.kwargs["g"] == 5.0
+
+
+def test_wrappers_are_never_started(monkeypatch):
+    monkeypatch.setitem(gymnasium.registry, "Pendulum-v1", gymnasium.registry["Pendulum-v1"])
+    made = gymnasium.wrappers.ClipAction(gymnasium.make("Pendulum-v1"))
+    assert made.spec is not None
+    metadata = Metadata(environment=made.spec.to_json())
+    environments.trust(metadata)
+    with pytest.raises(InputError, match="can't be started with the wrappers that the data asks for"):
+        environments.make(metadata)
 
 
 def test_arguments_that_an_environment_does_not_take_are_one_line():

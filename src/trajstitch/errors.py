@@ -9,7 +9,33 @@ class InputError(ValueError):
     """Bad input or bad usage. The command line prints its message alone and exits with code 2.
 
     Messages name parameters as Python does, in backticks: `force=True`, `seeds`. The command line shows them as flags.
+    A message is one line, and safe to print whatever file its words came from.
     """
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(one_line(str(message)))
+
+
+# What commands a terminal (C0, DEL, C1), and what reorders, hides or breaks text: bidirectional controls, zero-width
+# characters, line separators, tags, lone surrogates.
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_BREAK = re.compile(r"\s*[\r\n\x0b\x0c\x85\u2028\u2029]\s*")
+
+
+def clean(text: str) -> str:
+    """Return the text with everything that could command or deceive a terminal shown as its code, as in \\x1b[31m.
+
+    What comes from a file goes through here on its way to a screen, a log or a page. Newlines and tabs stay.
+    """
+    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+
+
+def one_line(text: str) -> str:
+    """Return the text cleaned and on one line, so that words of a file can't pass for lines of ours."""
+    return clean(_BREAK.sub(" ", text).strip("\n"))
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:

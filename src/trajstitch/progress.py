@@ -7,11 +7,11 @@ where the caller has set logging up, as the command line does; warnings always s
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -22,9 +22,32 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 from rich.text import Text
 
+from trajstitch.errors import clean, one_line
+
 logger = logging.getLogger("trajstitch")
+
+
+def _clean_record(record: logging.LogRecord) -> bool:
+    record.msg, record.args = one_line(record.getMessage()), ()
+    return True
+
+
+logger.addFilter(_clean_record)
+
+
+class SafeConsole(Console):
+    """A console that prints words as they are, brackets and colons too, but lets only our own styles through."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(clean(segment.text), segment.style)
+
 
 PLAIN_FIRST_SECONDS = 2.0
 PLAIN_EVERY_SECONDS = 10.0
@@ -53,14 +76,14 @@ def progress(description: str, total: int, unit: str = "steps") -> Iterator[Adva
 def _live(description: str, total: int, unit: str) -> Iterator[Advance]:
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=30),
         MofNCompleteColumn(),
         _Rate(unit),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[shown]}"),
+        TextColumn("{task.fields[shown]}", markup=False),
     )
-    with Progress(*columns, console=Console(stderr=True, highlight=False), transient=True) as bar:
+    with Progress(*columns, console=SafeConsole(stderr=True), transient=True) as bar:
         task = bar.add_task(description, total=total, shown="")
 
         def advance(count: int = 1, /, **shown: float | str) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from trajstitch.benchmark.ladder import Ladder, load_ladder
 from trajstitch.storage.atomic import replacing
-from trajstitch.storage.markdown import markdown_table
+from trajstitch.storage.markdown import markdown_table, safe_markdown
 
 AIMS = {"hopper": 3_300, "walker2d": 4_500, "halfcheetah": 10_000}
 """The return that each task's expert should reach."""
@@ -19,7 +19,7 @@ def write_report(ladders: Sequence[str | Path], path: Path) -> None:
     for ladder in loaded:
         draw(ladder, path.with_name(figure(ladder)))
     with replacing(path, force=True) as fresh:
-        fresh.write_text(ladder_report(loaded))
+        fresh.write_text(safe_markdown(ladder_report(loaded)))
 
 
 def ladder_report(ladders: Sequence[Ladder]) -> str:

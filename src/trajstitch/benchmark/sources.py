@@ -34,17 +34,20 @@ def resolve(source: str) -> str:
     raise InputError(f"no built-in set {source!r}{hint}: `trajstitch sets` lists them")
 
 
-def load(source: str, *, columns: Columns | None = None, allow_nonfinite: bool = False) -> Trajectories:
+def load(
+    source: str, *, columns: Columns | None = None, allow_nonfinite: bool = False, allow_large: bool = False
+) -> Trajectories:
     """Load a data set by its URI, or a built-in set by its name (the first time, it is collected at full size).
 
-    `columns` says what the columns of a table hold. NaN and infinite values raise an error unless allowed.
+    `columns` says what the columns of a table hold. NaN and infinite values raise an error unless allowed, and so do
+    files that declare far more data than they hold.
     """
     uri = resolve(source)
     if _is_name(source):
         if columns is not None:
             raise InputError(f"`columns` goes with table: URIs, not with the built-in set {source}")
         _collect_once(source)
-    return formats.load(uri, allow_nonfinite=allow_nonfinite, columns=columns)
+    return formats.load(uri, allow_nonfinite=allow_nonfinite, allow_large=allow_large, columns=columns)
 
 
 def require_apart(source: str, target: str) -> None:
@@ -76,7 +79,7 @@ def describe_source(source: str, columns: Columns | None, data: Trajectories) ->
     return source_facts(data, source, None if columns is None else asdict(columns))
 
 
-def load_original(data: Trajectories) -> Trajectories:
+def load_original(data: Trajectories, *, allow_large: bool = False) -> Trajectories:
     """Return what was logged: the data itself, the original episodes in it, or the data that it was stitched from."""
     if (original := original_of(data)) is not None:
         return original
@@ -85,7 +88,8 @@ def load_original(data: Trajectories) -> Trajectories:
     if record is None or not record.source:
         raise InputError(f"{where}: is stitched and doesn't know its original: {advice}")
     try:
-        original = load(str(record.source["source"]), columns=_columns(record.source.get("columns")))
+        columns = _columns(record.source.get("columns"))
+        original = load(str(record.source["source"]), columns=columns, allow_large=allow_large)
     except (InputError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{where}: its original can't be loaded ({error}): {advice}") from error
     if original.fingerprint != record.source.get("fingerprint"):
@@ -110,13 +114,13 @@ def _columns(stored: dict[str, Any] | None) -> Columns | None:
     return Columns(**given)
 
 
-def reload_source(run: Run) -> Trajectories:
+def reload_source(run: Run, *, allow_large: bool = False) -> Trajectories:
     """Load a run's data set again; raise if it has changed since."""
     source = run.fact("source", str)
     with damaged(run.path("run.json"), "start a new run"):
         columns = _columns(run.config.get("columns"))
     try:
-        data = load(source, columns=columns)
+        data = load(source, columns=columns, allow_large=allow_large)
     except InputError as error:
         raise InputError(f"{run.folder}: its data can't be loaded again: {error}") from error
     if data.fingerprint != run.fact("fingerprint", str):

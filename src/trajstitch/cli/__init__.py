@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from trajstitch.errors import InputError, as_flags, did_you_mean
+from trajstitch.errors import InputError, as_flags, clean, did_you_mean, one_line
 
 VERBS = {
     "sets": "list the built-in benchmark sets and what is in the local Minari store",
@@ -76,8 +76,8 @@ def run(arguments: Sequence[str]) -> int:
         sys.stderr.close()  # the reader of our output has gone
         return 1
     except Exception as error:
-        traceback.print_exc()
-        print(f"error: the job failed ({type(error).__name__}: {error})", file=sys.stderr)
+        print(clean(traceback.format_exc()), end="", file=sys.stderr)
+        print(f"error: the job failed ({type(error).__name__}: {one_line(str(error))})", file=sys.stderr)
         return 1
 
 

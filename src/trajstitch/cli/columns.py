@@ -1,6 +1,8 @@
-"""The flags that say what the columns of a table hold, shared by every command that reads data."""
+"""The flags that say how a data set is read, shared by every command that reads data."""
 
+import sys
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 
 from trajstitch.errors import InputError
@@ -9,18 +11,26 @@ from trajstitch.formats.columns import Columns
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnFlags:
-    """Flags for table: URIs."""
+    """Flags of commands that read a data set."""
 
     columns: Columns = field(default_factory=Columns)
     """For table: URIs, what each column holds; what is not given is guessed from the columns' names."""
     columns_file: Path | None = None
     """A TOML file that says what each column holds, instead of single --columns flags."""
 
+    allow_large: bool = False
+    """Load the data even if its file declares far more than it holds, as highly compressed files do."""
+
     def mapping(self, uri: str) -> Columns | None:
         """Return the columns that the user gave for `uri`, or None."""
         given = self.columns != Columns()
         if given and self.columns_file is not None:
             raise InputError("give either `columns_file` or single `columns` flags, not both")
-        if self.columns_file is not None:
-            return Columns.from_toml(self.columns_file)
-        return self.columns if given else None
+        found = Columns.from_toml(self.columns_file) if self.columns_file is not None else self.columns
+        module, colon, _ = (found.environment or "").rpartition(":")
+        if colon and module not in sys.modules:  # the user's own word, as for gymnasium.make
+            try:
+                import_module(module)
+            except (ImportError, ValueError) as error:
+                raise InputError(f"`columns.environment`: {module!r} can't be imported ({error})") from error
+        return found if given or self.columns_file is not None else None

@@ -15,12 +15,13 @@ from trajstitch.evaluation.scores import Interval
 from trajstitch.storage.runs import Run
 
 
-def original_data(folders: Sequence[Path]) -> Trajectories:
+def original_data(folders: Sequence[Path], *, allow_large: bool = False) -> Trajectories:
     """Return what was logged: the original data of the first run that knows it."""
     problems = []
     for folder in folders:
         try:
-            return load_original(reload_source(Run.open(folder, "train")))
+            data = reload_source(Run.open(folder, "train"), allow_large=allow_large)
+            return load_original(data, allow_large=allow_large)
         except InputError as error:
             problems.append(error)
     raise problems[0]

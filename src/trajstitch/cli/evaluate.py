@@ -11,6 +11,7 @@ from trajstitch.benchmark.sources import load, load_original
 from trajstitch.cli.columns import ColumnFlags
 from trajstitch.cli.estimates import original_data, print_estimates
 from trajstitch.cli.output import print_json, stdout
+from trajstitch.data import environments
 from trajstitch.errors import InputError
 from trajstitch.evaluation.compare_runs import compare_runs
 from trajstitch.evaluation.evaluate import Evaluate, baseline_scores, evaluate_run, needs_data, stored_metadata
@@ -44,6 +45,9 @@ class Command(ColumnFlags, Evaluate):
     original."""
     video: Path | None = None
     """Film one episode of the first seed's last policy into this file (mp4 or gif)."""
+    trust_environment: bool = False
+    """Start the environment that the data names even if that runs code that Gymnasium's registry doesn't have. Only for
+    data of people you trust."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -68,16 +72,19 @@ class Command(ColumnFlags, Evaluate):
             raise InputError("without an environment nothing can be filmed: leave `video` out")
         folders = [*self.runs, *([self.against] if self.against is not None else [])]
         if self.data is None:
-            data = original_data(folders)
+            data = original_data(folders, allow_large=self.allow_large)
         else:
             columns = self.mapping(self.data)
-            data = load_original(load(self.data, columns=columns))
+            data = load(self.data, columns=columns, allow_large=self.allow_large)
+            data = load_original(data, allow_large=self.allow_large)
         result = compare_runs(folders, data)
         print_json(result) if self.json else print_estimates(result)
 
     def _score(self, folder: Path) -> dict[str, Any]:
         """Score a run by rollouts, and print its scores unless JSON is asked for."""
         known = stored_metadata(Run.open(folder, "train"))
+        if self.trust_environment:
+            environments.trust(known)
         theirs = None if self.against is None else baseline_scores(folder, self, self.against)
         if self.video is not None:
             require_video(self.video, known)

@@ -15,6 +15,7 @@ from trajstitch.cli.charts import chart, number
 from trajstitch.cli.columns import ColumnFlags
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.data.summary import inspect
+from trajstitch.errors import one_line
 
 WIDEST = 110
 """Characters: charts grow no wider on a wider terminal."""
@@ -34,7 +35,8 @@ class Command(ColumnFlags):
     """Print JSON instead of text."""
 
     def execute(self) -> int:
-        report = inspect(sources.load(self.uri, columns=self.mapping(self.uri), allow_nonfinite=True))
+        columns = self.mapping(self.uri)
+        report = inspect(sources.load(self.uri, columns=columns, allow_nonfinite=True, allow_large=self.allow_large))
         if self.json:
             print_json(report)
         else:
@@ -44,7 +46,7 @@ class Command(ColumnFlags):
 
 def render(report: dict[str, Any], console: Console) -> None:
     """Print the facts that `inspect` returned."""
-    console.print(Text.assemble((report["name"], "bold"), "  ", (report["source"], "dim")))
+    console.print(Text.assemble((one_line(report["name"]), "bold"), "  ", (one_line(report["source"]), "dim")))
     console.print(
         f"{report['episodes']:,} episodes, {report['steps']:,} steps, {report['observation_size']} observation and "
         f"{report['action_size']} action dimensions, {decimal(report['bytes'])}\n"
@@ -53,7 +55,7 @@ def render(report: dict[str, Any], console: Console) -> None:
     facts.add_column(style="cyan", no_wrap=True)
     facts.add_column()
     for name, text in _facts(report):
-        facts.add_row(name, Text(text))
+        facts.add_row(name, Text(one_line(text)))
     console.print(facts)
     width = min(console.width, WIDEST)
     for name in ("returns", "lengths"):
@@ -111,7 +113,8 @@ def _render_checks(checks: Sequence[dict[str, str]], console: Console) -> None:
     table.add_column()
     for result in checks:
         mark, style = MARKS[result["verdict"]]
-        table.add_row(Text(mark, style), result["check"], Text(result["detail"], "" if style != "green" else "dim"))
+        detail = Text(one_line(result["detail"]), "dim" if style == "green" else "")
+        table.add_row(Text(mark, style), one_line(result["check"]), detail)
         if "advice" in result:
             table.add_row("", "", Text(f"→ {result['advice']}", "bold"))
     console.print(table)
@@ -119,7 +122,7 @@ def _render_checks(checks: Sequence[dict[str, str]], console: Console) -> None:
     bad = [result["check"] for result in checks if result["verdict"] == "bad"]
     notes = sum(result["verdict"] == "note" for result in checks)
     if bad:
-        console.print(Text(f"✗ Not fit to learn from: {', '.join(bad)}.", "bold red"))
+        console.print(Text(f"✗ Not fit to learn from: {', '.join(map(one_line, bad))}.", "bold red"))
     else:
         above = f"; {notes} note{'s' if notes > 1 else ''} above" if notes else ""
         console.print(Text(f"✓ Fit to learn from{above}.", "green"))

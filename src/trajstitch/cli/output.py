@@ -5,15 +5,13 @@ import logging
 import sys
 from typing import Any
 
-from rich.console import Console
-
 from trajstitch.errors import as_flags
-from trajstitch.progress import logger
+from trajstitch.progress import SafeConsole, logger
 
 
-def stdout() -> Console:
-    """Return a console on the current stdout that prints names as they are, brackets and colons too."""
-    return Console(highlight=False, markup=False, emoji=False)
+def stdout() -> SafeConsole:
+    """Return a console on the current stdout."""
+    return SafeConsole()
 
 
 def print_json(value: Any) -> None:
@@ -26,8 +24,7 @@ class _OnStderr(logging.Handler):
     """Prints log lines on the current stderr, above a live progress bar if there is one."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        console = Console(stderr=True, highlight=False, markup=False, emoji=False)
-        console.print(as_flags(self.format(record)), soft_wrap=True)
+        SafeConsole(stderr=True).print(as_flags(self.format(record)), soft_wrap=True)
 
 
 def show_log() -> None:

@@ -9,6 +9,7 @@ from tyro.conf import Positional, arg
 
 from trajstitch.benchmark.sources import reload_source
 from trajstitch.cli.output import print_json, stdout
+from trajstitch.data import environments
 from trajstitch.errors import InputError
 from trajstitch.evaluation.simulator_check import check_jumps, report
 from trajstitch.learning.bounds import SEED, Bounds
@@ -32,6 +33,11 @@ class Command:
     """Which seed of a run of several seeds or stitchings; the first if not given."""
     steps: Annotated[int, Bounds(1)] = 20_000
     """Number of jumps, and of edges of the graph, to check at most. Larger is slower and more precise."""
+    trust_environment: bool = False
+    """Start the environment that the data names even if that runs code that Gymnasium's registry doesn't have. Only for
+    data of people you trust."""
+    allow_large: bool = False
+    """Load the data even if its file declares far more than it holds."""
     json: bool = False
     """Print JSON instead of tables."""
 
@@ -43,7 +49,9 @@ class Command:
             reason = run.read_json(summary).get("unchanged_because") if run.has(summary) else None
             why = f"the data was left unchanged: {reason}" if reason else "not finished: continue it with `resume=True`"
             raise InputError(f"{self.run}: {why}")
-        data = reload_source(run)
+        data = reload_source(run, allow_large=self.allow_large)
+        if self.trust_environment:
+            environments.trust(data.metadata)
         stitched, _ = read_result(run, own, data)
         graph = read_graph(run, shared, data)
         jumps = check_jumps(data, stitched, self.steps)

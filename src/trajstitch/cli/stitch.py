@@ -117,7 +117,7 @@ class Command(ColumnFlags):
                         f"`{name}` goes with greedy passes, as in `preset=paper`; {self.preset!r} plans instead"
                     )
         columns = self.mapping(self.source)
-        data = sources.load(self.source, columns=columns)
+        data = sources.load(self.source, columns=columns, allow_large=self.allow_large)
         config = self.config.for_data(data.metadata)
         facts = {"target": self.target, "seed": self.seed, "seeds": self.seeds, "preset": self.preset}
         facts |= {**sources.describe_source(self.source, columns, data), "stitching": asdict(config)}

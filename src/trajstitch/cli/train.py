@@ -72,7 +72,7 @@ class Train(ColumnFlags, Generic[Method]):
     def execute(self) -> None:
         algorithm: Any = self.policy
         columns = self.mapping(self.source)
-        data = load(self.source, columns=columns)
+        data = load(self.source, columns=columns, allow_large=self.allow_large)
         if stitching := describe_stitching(data):
             logger.info(f"stitched data: {stitching}")
         original = self._original(data)
@@ -125,9 +125,10 @@ class Train(ColumnFlags, Generic[Method]):
         for folder in self.against:
             load_policies(Run.open(folder, "train").folder)
         if self.data is not None:
-            return load_original(load(self.data, columns=self.mapping(self.data)))
+            data = load(self.data, columns=self.mapping(self.data), allow_large=self.allow_large)
+            return load_original(data, allow_large=self.allow_large)
         try:
-            return load_original(data)
+            return load_original(data, allow_large=self.allow_large)
         except InputError as error:
             logger.warning(f"no estimate: {error}")
             return None

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
@@ -14,7 +15,7 @@ from trajstitch.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     import gymnasium
-    from gymnasium.envs.registration import EnvSpec, WrapperSpec
+    from gymnasium.envs.registration import EnvSpec
 
     from trajstitch.data.trajectories import Metadata
 
@@ -95,22 +96,81 @@ def parse_spec(text: Any, where: str) -> dict[str, Any]:
     return stored
 
 
+def parse_reference(stored: Any, where: str) -> tuple[float, float]:
+    """Return stored reference returns; raise unless they are two different numbers."""
+    try:
+        low, high = (float(one) if type(one) in (int, float) else np.nan for one in stored)
+    except (TypeError, ValueError, OverflowError):
+        low = high = np.nan
+    if not np.isfinite((low, high)).all():
+        raise InputError(
+            f"{where}: its reference scores are {str(stored)[:80]}: expected two numbers, of random and of expert"
+        )
+    if low == high:
+        raise InputError(f"{where}: its reference scores are both {low:g}, so nothing can be scored: they must differ")
+    return low, high
+
+
 def spec(metadata: "Metadata") -> "EnvSpec":
     """Return how to make the environment to evaluate in.
 
-    A data file may come from anywhere, so it can only choose among registered environments, set their arguments and
-    time limit, and add Gymnasium's own wrappers. It never says which code runs.
+    A data file may come from anywhere, so it can only choose among registered environments, and set their time limit
+    and arguments, to plain values that name no file. It never says which code runs.
     """
     stored = _stored(metadata)
     if stored is None:
         raise InputError(f"{metadata.source or metadata.name}: names no environment, so policies can't be rolled out")
     registered = _registered(stored["id"], stored.get("entry_point"))
+    if stored.get("additional_wrappers"):
+        raise InputError(
+            f"{stored['id']} can't be started with the wrappers that the data asks for "
+            f"({', '.join(str(wrapper.get('name')) for wrapper in stored['additional_wrappers'])}), since code that a "
+            "data file names is never run: register the wrapped environment under an id of its own"
+        )
+    kwargs = stored.get("kwargs", {})
+    for name, value in kwargs.items():
+        if not _is_plain(value) and registered.kwargs.get(name) != value:
+            raise InputError(
+                f"{stored['id']} can't be started with {name} = {value!r}, which the data asks for: arguments from a "
+                "data file may not name other files"
+            )
     return replace(
         registered,
-        kwargs={**registered.kwargs, **stored.get("kwargs", {})},
+        kwargs={**registered.kwargs, **kwargs},
         max_episode_steps=stored.get("max_episode_steps", registered.max_episode_steps),
-        additional_wrappers=tuple(_wrapper(stored["id"], wrapper) for wrapper in stored.get("additional_wrappers", ())),
+        additional_wrappers=(),
     )
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether an argument is made of numbers, flags and words; a text that could be a path is not."""
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return not (isinstance(value, str) and (value.startswith((".", "~")) or set(value) & set("/\\:")))
+
+
+def trust(metadata: "Metadata") -> None:
+    """Register the environment that a data set names, with the code it names, because the user says so.
+
+    In this process `spec` then accepts it. Wrappers stay refused.
+    """
+    import gymnasium
+    from gymnasium.envs.registration import EnvSpec
+
+    stored = _stored(metadata)
+    if stored is None or not isinstance(stored.get("entry_point"), str):
+        return
+    try:
+        gymnasium.registry[stored["id"]] = EnvSpec(
+            stored["id"],
+            stored["entry_point"],
+            kwargs=stored.get("kwargs", {}),
+            max_episode_steps=stored.get("max_episode_steps"),
+        )
+    except gymnasium.error.Error as error:
+        raise InputError(f"{metadata.source or metadata.name}: {stored['id']!r} is no environment id") from error
 
 
 def make(metadata: "Metadata", **options: object) -> "gymnasium.Env":
@@ -146,7 +206,8 @@ def _registered(name: str, entry_point: object) -> "EnvSpec":
     if name not in gymnasium.registry:
         raise InputError(
             f"{name} can't be started (no environment of this name is registered; the data names {entry_point}): "
-            "install the package it comes from, and import it before you evaluate in Python"
+            "install the package it comes from and import it first, or run the code that the data names with "
+            "`trust_environment=True`"
         )
     found = gymnasium.registry[name]
     known = found.entry_point
@@ -155,26 +216,9 @@ def _registered(name: str, entry_point: object) -> "EnvSpec":
     if entry_point is not None and entry_point != known:
         raise InputError(
             f"{name} can't be started: the data says that it is made by {entry_point}, but Gymnasium's registry has "
-            f"{known}, and code that a data file names is never run"
+            f"{known}, and code that a data file names is never run unless you say so (`trust_environment=True`)"
         )
     return found
-
-
-def _wrapper(name: str, stored: dict[str, Any]) -> "WrapperSpec":
-    """Return a wrapper that a data file asks for; raise unless it is one of Gymnasium's own."""
-    import gymnasium
-    from gymnasium.envs.registration import WrapperSpec
-
-    place, kwargs = stored.get("entry_point"), stored.get("kwargs")
-    module, _, kind = place.partition(":") if isinstance(place, str) else ("", "", "")
-    # The class itself, so that no other callable of that module is meant. RecordVideo writes files.
-    found = getattr(gymnasium.wrappers, kind, None) if kind != "RecordVideo" else None
-    if found is None or not isinstance(found, type) or found.__module__ != module or not isinstance(kwargs, dict):
-        raise InputError(
-            f"{name} can't be started with the wrapper {place}, which the data asks for: only Gymnasium's own "
-            "wrappers are used, and code that a data file names is never run"
-        )
-    return WrapperSpec(str(stored.get("name", kind)), f"{module}:{kind}", kwargs)
 
 
 def time_limit(environment: str) -> int | None:
@@ -183,9 +227,15 @@ def time_limit(environment: str) -> int | None:
 
 
 def spec_json(environment: str) -> str:
-    """Return a registered environment's EnvSpec as JSON, without starting the environment (so without MuJoCo)."""
+    """Return a registered environment's EnvSpec as JSON, without starting the environment (so without MuJoCo).
+
+    Gymnasium imports what stands before a colon in an id. Ids are read from files too, so nothing is imported here.
+    """
     import gymnasium
 
+    module, colon, _ = environment.rpartition(":")
+    if colon and module not in sys.modules:
+        raise InputError(f"unknown environment {environment!r}: import {module or 'its package'} first")
     try:
         spec = gymnasium.spec(environment)
         return replace(spec, kwargs={**spec.kwargs, **D4RL_OPTIONS.get(environment, {})}).to_json()

@@ -1,6 +1,7 @@
 """Conversion between flat rows and observations of a space: vectors, boxes of any shape, nested dicts of boxes."""
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,9 @@ from gymnasium.spaces import Box, Dict
 from jaxtyping import Float
 
 from trajstitch.errors import InputError
+
+LARGEST_BOX = 1 << 20
+"""Numbers in one observation."""
 
 SUPPORTED = "supported are floating-point Box spaces and, for observations, (nested) Dicts of them"
 
@@ -107,17 +111,42 @@ def to_json(space: Space) -> str:
     return str(serialize_space(space))
 
 
-def from_json(text: str) -> Space:
-    """Return the space that `to_json` wrote."""
-    from minari.serialization import deserialize_space
+def from_json(text: Any, role: str = "observation") -> Space:
+    """Return the space that `to_json` wrote; raise if the text is no space, or one that is not supported."""
 
-    def space(stored: dict[str, Any]) -> Space:
-        if stored["type"] == "Dict":
+    def space(stored: Any) -> Space:
+        kind = stored["type"]
+        if kind == "Box":
+            return _box(stored)
+        if kind == "Dict":
             # A list of pairs keeps the order of a row's columns; Gymnasium would sort a dict by name.
             return Dict([(name, space(part)) for name, part in stored["subspaces"].items()])
-        return deserialize_space(stored)
+        if kind in ("Discrete", "MultiDiscrete", "MultiBinary", "Tuple", "Text"):
+            raise InputError(f"the {role} space is a {kind} space: {SUPPORTED}")
+        raise ValueError(f"unknown type {kind!r}")
 
-    return space(json.loads(text))
+    try:
+        return space(json.loads(text))
+    except (KeyError, TypeError, AttributeError, ValueError, AssertionError, OverflowError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+        raise InputError(f"its spaces can't be read (that of {role}s: {reason}): save it again") from error
+
+
+def _box(stored: dict[str, Any]) -> Box:
+    """Return a stored Box; raise ValueError or TypeError if it is none."""
+    shape, dtype = stored["shape"], np.dtype(stored["dtype"])
+    if not isinstance(shape, list) or not all(type(side) is int and side > 0 for side in shape):
+        raise ValueError(f"a Box of shape {shape!r}")
+    if math.prod(shape) > LARGEST_BOX or dtype.kind not in "fiub":
+        raise ValueError(f"a Box of shape {shape} and dtype {dtype}")
+    low, high = (np.asarray(stored[side], np.float64) for side in ("low", "high"))
+    if not (np.broadcast_to(low, shape) <= np.broadcast_to(high, shape)).all():
+        raise ValueError("a Box whose lowest values are not below its highest")
+    with np.errstate(over="ignore"):
+        low, high = (np.broadcast_to(np.asarray(stored[side], dtype), shape) for side in ("low", "high"))
+        return Box(low, high, dtype=dtype.type)
 
 
 def vector(size: int, dtype: Any = np.float64, low: float = -np.inf, high: float = np.inf) -> Box:

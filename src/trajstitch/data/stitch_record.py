@@ -41,10 +41,12 @@ class StitchRecord:
         stored = metadata.extra.get(KEY)
         if not isinstance(stored, dict) or set(counts := cls._counts()) - stored.keys():
             return None
-        source = stored.get("source")
+        if not all(type(stored[name]) is (bool if name == "kept_original" else int) for name in counts):
+            return None
+        source, warnings = stored.get("source"), stored.get("warnings")
         return cls(
             **{name: stored[name] for name in counts},
-            warnings=tuple(map(str, stored.get("warnings", ()))),
+            warnings=tuple(map(str, warnings)) if isinstance(warnings, list | tuple) else (),
             source=source if isinstance(source, dict) else None,
         )
 
@@ -95,6 +97,8 @@ def _recognised(data: Trajectories) -> StitchRecord | None:
         return None
     start, changed = origin.source_episode[data.offsets[:-1]], ragged.sums(origin.stitched, data.lengths) > 0
     count = int(start.max()) + 1
+    if count > len(data):
+        return None
     if np.array_equal(start[:count], np.arange(count)) and np.array_equal(changed, np.arange(len(data)) >= count):
         return StitchRecord(True, 1, count, len(data), len(data) - count)
     if len(data) % count == 0 and np.array_equal(start, np.arange(len(data)) % count):

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 from tyro.conf import Positional
 
@@ -24,6 +23,7 @@ from trajstitch.experiments import pages
 from trajstitch.experiments.command import run_command
 from trajstitch.learning.bounds import SEED, Bounds
 from trajstitch.policies.bc import BC
+from trajstitch.progress import SafeConsole
 from trajstitch.storage.markdown import markdown_table
 from trajstitch.storage.runs import damaged, machine, versions
 
@@ -85,7 +85,7 @@ def run(config: Run) -> None:
 
 def show_data(data: Trajectories) -> None:
     """Print what was collected, and what the checks find."""
-    facts, out = trajstitch.inspect(data), console()
+    facts, out = trajstitch.inspect(data), SafeConsole()
     out.print(f"{facts['name']}: {facts['episodes']:,} episodes, {facts['steps']:,} steps", style="bold")
     out.print(f"mean return {facts['returns']['mean']:,.0f}, best {facts['returns']['max']:,.0f}\n\nChecks")
     for check in facts["checks"]:
@@ -95,7 +95,7 @@ def show_data(data: Trajectories) -> None:
 
 def show(facts: dict[str, Any], folder: Path) -> None:
     """Print what improved, and where the files are."""
-    out = console()
+    out = SafeConsole()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("score (0 random, 100 expert)", *DATA):
         table.add_column(name, justify="left" if "(" in name else "right", no_wrap=True)
@@ -112,10 +112,6 @@ def show(facts: dict[str, Any], folder: Path) -> None:
         soft_wrap=True,
     )
     out.print(f"Data, figure and numbers are in {folder}/; open {folder / 'demo.png'}", soft_wrap=True)
-
-
-def console() -> Console:
-    return Console(highlight=False, markup=False, emoji=False)
 
 
 def draw(facts: dict[str, Any], data: dict[str, Trajectories], path: Path) -> None:

@@ -13,7 +13,6 @@ on an accelerator takes little longer than measuring one of them.
 
 import json
 import time
-import traceback
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -145,7 +144,7 @@ class Bench:
                 parts = parts if len(parts) > 1 else [[cell] for cell in cells]
                 return [failure for part in parts for failure in self.attempt(part, do)]
             failure = f"{cells[0]}: {type(error).__name__}: {error}"
-            logger.warning(failure if isinstance(error, InputError) else f"{failure}\n{traceback.format_exc()}")
+            logger.warning(failure, exc_info=not isinstance(error, InputError))
             return [failure]
         return []
 

@@ -8,10 +8,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from trajstitch.progress import logger
 from trajstitch.storage.atomic import replacing
+from trajstitch.storage.markdown import safe_markdown
 
 
 def render(template: str, **facts: Any) -> str:
-    """Return a template of experiments/templates filled in."""
+    """Return a template of experiments/templates filled in; what is filled in may hold Markdown, but no HTML."""
     environment = Environment(
         loader=PackageLoader("trajstitch.experiments"),
         undefined=StrictUndefined,
@@ -19,8 +20,13 @@ def render(template: str, **facts: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
+        finalize=_finalise,
     )
     return environment.get_template(template).render(**facts)
+
+
+def _finalise(value: Any) -> Any:
+    return safe_markdown(value) if isinstance(value, str) else value
 
 
 def write(path: Path, text: str) -> None:

@@ -26,6 +26,9 @@ FORMATS = {
 """The module of each scheme, imported on first use. A new format is one module and one line here."""
 
 
+UNREADABLE = (OSError, EOFError, MemoryError, RecursionError, OverflowError, UnicodeError)
+"""What libraries raise for files that they can't read, if a reader lets it through. No mistake of ours is among it."""
+
 PARTS = ("ENDINGS", "OPTIONS", "load", "save", "require_free", "stored_at")
 """What the module of a format has (see `Format`)."""
 
@@ -60,8 +63,10 @@ class Format(Protocol):
         ...
 
 
-def load(uri: str, *, allow_nonfinite: bool = False, **options: Any) -> "Trajectories":
+def load(uri: str, *, allow_nonfinite: bool = False, allow_large: bool = False, **options: Any) -> "Trajectories":
     """Load a data set. NaN and infinite values raise an error unless `allow_nonfinite` is set.
+
+    A file that declares far more data than it holds raises an error too, unless `allow_large` is set.
 
     An end flag in the middle of an episode splits it there. `options` are the format's own, such as `columns` for
     tables; None stands for an option that isn't given.
@@ -69,7 +74,19 @@ def load(uri: str, *, allow_nonfinite: bool = False, **options: Any) -> "Traject
     found, location = _find(uri)
     from trajstitch.formats.rows import split_at_ends
 
-    data = split_at_ends(found.load(location, **_accepted(uri, found, options)))
+    given = _accepted(uri, found, options)
+    if "allow_large" in found.OPTIONS:
+        given["allow_large"] = allow_large
+    try:
+        data = split_at_ends(found.load(location, **given))
+    except InputError as error:
+        raise error if location in str(error) else InputError(f"{uri}: {error}") from error
+    except UNREADABLE as error:
+        from trajstitch.formats.files import reason_of
+
+        raise InputError(f"{uri}: can't be read ({type(error).__name__}: {reason_of(error)})") from error
+    if not data.observation_size or not data.action_size:
+        raise InputError(f"{uri}: its observations or actions have no columns")
     if not allow_nonfinite:
         from trajstitch.data.checks import require_finite
 

@@ -2,7 +2,8 @@
 
 import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -14,9 +15,17 @@ import pyarrow.parquet
 from jaxtyping import Bool, Float, Integer, Shaped
 
 from trajstitch.errors import InputError
+from trajstitch.formats.files import library, reason_of
+from trajstitch.formats.limits import Budget
 from trajstitch.formats.spellings import as_flags
 
 Kind = Literal["number", "flag", "label", "time"]
+
+MOST_COLUMNS = 10_000
+"""Columns that a table may have."""
+
+COMPRESSED = (".gz", ".bz2", ".lz4", ".zst", ".br")
+"""Endings of files that are unpacked while they are read: their size is counted first."""
 
 CSV_TYPES: dict[Kind, pa.DataType] = {
     "number": pa.float64(),
@@ -38,34 +47,55 @@ WORDS = {
 class Parquet:
     """A Parquet file; each column is read when it is asked for."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, budget: Budget) -> None:
+        self.path, self.budget = path, budget
         try:
-            self.file = pyarrow.parquet.ParquetFile(path, memory_map=True)
-        except (pa.ArrowException, OSError) as error:
+            with pyarrow.parquet.ParquetFile(path) as file:
+                schema = file.schema_arrow
+            # A text that many rows share is kept once; spelled out, it could be of any size.
+            texts = [field.name for field in schema if _is_text(field.type) or pa.types.is_binary(field.type)]
+            self.file = pyarrow.parquet.ParquetFile(path, memory_map=True, read_dictionary=texts)
+            self.names: list[str] = self.file.schema_arrow.names
+            self.rows: int = self.file.metadata.num_rows
+            self.metadata: dict[bytes, bytes] = self.file.schema_arrow.metadata or {}
+        except Exception as error:  # Arrow's own errors are of many types
             raise InputError(f"{path}: is not a whole Parquet file: copy or download it again") from error
-        self.names: list[str] = self.file.schema_arrow.names
-        self.rows: int = self.file.metadata.num_rows
-        self.metadata: dict[bytes, bytes] = self.file.schema_arrow.metadata or {}
+        _require_few_columns(self.names, path, budget)
 
     def read(self, kinds: Mapping[str, Kind]) -> None:
         """Do nothing: columns are read one at a time, by `column`."""
 
     def column(self, name: str) -> pa.ChunkedArray:
-        try:
-            return self.file.read(columns=[name]).column(name)
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{self.path}: column {name!r} is damaged: copy or download the file again") from error
+        with library(f"{self.path}: column {name!r}"):
+            self.budget.take(self._size(name))
+            found = self.file.read(columns=[name]).column(name)
+            found.validate(full=True)
+        if len(found) != self.rows:
+            raise InputError(f"{self.path}: column {name!r} has {len(found):,} of {self.rows:,} rows: copy it again")
+        return found
+
+    def _size(self, name: str) -> int:
+        """Return the bytes that a column declares: of its values as numbers, or of its pages if that is more."""
+        groups, size = self.file.metadata, 0
+        for group in range(groups.num_row_groups):
+            for column in range(groups.num_columns):
+                stored = groups.row_group(group).column(column)
+                if stored.path_in_schema == name or stored.path_in_schema.startswith(f"{name}."):
+                    size += max(8 * stored.num_values, stored.total_uncompressed_size, 0)
+        return max(size, 8 * self.rows)
 
 
 class Csv:
     """A CSV file. Its header is read first, its columns by `read`, once it is known what they hold."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, budget: Budget) -> None:
         self.path = path
         try:
             with pa.input_stream(str(path)) as stream:
-                head = stream.read(1 << 20)
+                head = part = stream.read(1 << 20)
+                while part and path.name.endswith(COMPRESSED):
+                    budget.take(len(part))
+                    part = stream.read(1 << 20)
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{path}: can't be unpacked: copy or download it again") from error
         if b"\0" in head:
@@ -76,6 +106,7 @@ class Csv:
             self.names = [name.strip() for name in next(csv.reader([line], delimiter=self.delimiter), [])]
         except csv.Error as error:
             raise InputError(f"{path}: its first line is no CSV header ({error}): repair its line ends") from error
+        _require_few_columns(self.names, path, budget)
         self.metadata: dict[bytes, bytes] = {}
 
     def read(self, kinds: Mapping[str, Kind]) -> None:
@@ -119,11 +150,19 @@ class Csv:
         return self.table.column(name)
 
 
-def open_table(path: Path) -> Parquet | Csv:
+def open_table(path: Path, budget: Budget) -> Parquet | Csv:
     """Open a file as Parquet, by its first bytes or its name, or else as CSV."""
     with path.open("rb") as file:
         is_parquet = file.read(4) == b"PAR1"
-    return Parquet(path) if is_parquet or path.name.endswith((".parquet", ".pq")) else Csv(path)
+    return (Parquet if is_parquet or path.name.endswith((".parquet", ".pq")) else Csv)(path, budget)
+
+
+def _require_few_columns(names: Sequence[str], path: Path, budget: Budget) -> None:
+    if len(names) > MOST_COLUMNS and not budget.allow_large:
+        raise InputError(
+            f"{path}: has {len(names):,} columns, as damaged and hostile files do: if you know that it is right, load "
+            "it with `allow_large=True`"
+        )
 
 
 class Rows:
@@ -133,15 +172,31 @@ class Rows:
         self.file, self.source, self.rows = file, source, file.rows
         self.missing: dict[str, Bool[np.ndarray, " rows"]] = {}
 
-    def matrix(self, names: Sequence[str]) -> Float[np.ndarray, "rows columns"]:
-        """Return several columns of numbers or vectors side by side; a missing value is NaN or 0."""
-        parts = [part[:, None] if part.ndim == 1 else part for part in map(self.numbers, names)]
+    def matrix(self, names: Sequence[str], *, scalars: bool = False) -> Float[np.ndarray, "rows columns"]:
+        """Return several columns of numbers or vectors side by side; a missing value is NaN or 0.
+
+        With `scalars`, vectors are an error.
+        """
+        read = self.scalars if scalars else self.numbers
+        parts = [part[:, None] if part.ndim == 1 else part for part in map(read, names)]
         floats = [part.dtype if part.dtype.kind == "f" else np.result_type(part.dtype, np.float32) for part in parts]
         return np.concatenate(parts, axis=1, dtype=np.result_type(*floats))
 
+    def scalars(self, name: str) -> Shaped[np.ndarray, " rows"]:
+        """Return a column of numbers, one for each row."""
+        found = self.numbers(name)
+        if found.ndim > 1 and found.shape[1] != 1:
+            raise InputError(
+                f"{self.source}: column {name!r} holds vectors of {found.shape[1]} numbers: each row needs one number"
+            )
+        return found.reshape(self.rows)
+
     def numbers(self, name: str) -> Shaped[np.ndarray, "rows ..."]:
         """Return a column of numbers or vectors."""
-        column = self.file.column(name)
+        with arrow_errors(f"{self.source}: column {name!r}"):
+            return self._numbers(name, self.file.column(name))
+
+    def _numbers(self, name: str, column: pa.ChunkedArray) -> Shaped[np.ndarray, "rows ..."]:
         kind = column.type
         if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
             return self._vectors(name, column)
@@ -150,7 +205,8 @@ class Rows:
         elif pa.types.is_boolean(kind):
             column = column.cast(pa.uint8())
         elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-            raise InputError(f"{self.source}: column {name!r} holds {kind} values, not numbers: leave it out")
+            named = kind.value_type if pa.types.is_dictionary(kind) else kind
+            raise InputError(f"{self.source}: column {name!r} holds {named} values, not numbers: leave it out")
         self._note_missing(name, column)
         return (column if pa.types.is_floating(column.type) else column.fill_null(0)).to_numpy()
 
@@ -158,13 +214,13 @@ class Rows:
         widths = pyarrow.compute.call_function("list_value_length", [column]).unique().drop_null().to_pylist()
         values = pyarrow.compute.call_function("list_flatten", [column])
         numeric = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
-        if len(widths) > 1 or values.null_count or not numeric:
+        if len(widths) != 1 or widths == [0] or values.null_count or not numeric:
             raise InputError(
                 f"{self.source}: column {name!r} holds {column.type} values of {len(widths)} lengths: each row needs a "
                 "vector of the same number of numbers"
             )
         self._note_missing(name, column)
-        filled = values.to_numpy().reshape(-1, widths[0] if widths else 0)
+        filled = values.to_numpy().reshape(len(column) - column.null_count, *widths)
         if name not in self.missing:
             return filled
         vectors = np.zeros((self.rows, filled.shape[1]), filled.dtype)
@@ -176,14 +232,18 @@ class Rows:
         column = self.file.column(name)
         if _is_text(column.type):
             codes, values = self._encode(name, column)
-            words = [str(value).strip().lower() for value in values]
+            if len(values) > len(WORDS) ** 2:
+                raise InputError(
+                    f"{self.source}: column {name!r} holds {len(values):,} words: flags are true or false, 1 or 0"
+                )
+            words = [str(value).strip().lower() for value in self._texts(name, values).to_pylist()]
             unknown = [word for word in words if word not in WORDS]
             if unknown:
                 raise InputError(
                     f"{self.source}: column {name!r} holds {unknown[0]!r}: flags are true or false, 1 or 0"
                 )
             return np.array([*(WORDS[word] for word in words), False])[codes]
-        values = self.numbers(name)
+        values = self.scalars(name)
         if name in self.missing:
             values = np.where(self.missing[name], 0, values)
         return as_flags(values, f"{self.source}: column {name!r}", first_row=1)
@@ -193,31 +253,44 @@ class Rows:
         combined = np.zeros(self.rows, np.int64)
         for name in names:
             codes, values = self._encode(name, self.file.column(name))
-            combined = combined * (len(values) + 1) + codes
+            # Numbered from 0 again each time, so that no number of columns overflows.
+            combined = np.unique(combined, return_inverse=True)[1] * (len(values) + 1) + codes
         _, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
         return np.argsort(np.argsort(first))[inverse]
 
     def times(self, name: str) -> Shaped[np.ndarray, " rows"]:
         """Return a column of numbers or times, to sort by."""
         column = self.file.column(name)
-        self._note_missing(name, column)
         if _is_text(column.type):
-            column = _parsed(column)
+            codes, values = self._encode(name, column)
+            with arrow_errors(f"{self.source}: column {name!r}"):
+                parsed = _parsed(self._texts(name, values))
+                column = None if parsed is None else parsed.take(pa.array(codes, mask=codes == len(values)))
+        else:
+            self._note_missing(name, column)
         if column is None or not (
             pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_temporal(column.type)
         ):
             raise InputError(
                 f"{self.source}: column {name!r} holds neither numbers nor ISO times: rows can't be ordered"
             )
-        return column.to_numpy()
+        with arrow_errors(f"{self.source}: column {name!r}"):
+            return column.to_numpy(zero_copy_only=False)
 
-    def _encode(self, name: str, column: pa.ChunkedArray) -> tuple[Integer[np.ndarray, " rows"], list]:
+    def _encode(self, name: str, column: pa.ChunkedArray) -> tuple[Integer[np.ndarray, " rows"], pa.Array]:
         """Return a code for each row, and the values of the codes; a missing value has the code after the last."""
         self._note_missing(name, column)
-        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-        encoded = encoded.unify_dictionaries().combine_chunks()
-        values = encoded.dictionary.to_pylist()
-        return encoded.indices.fill_null(len(values)).to_numpy().astype(np.int64), values
+        if pa.types.is_nested(column.type):
+            raise InputError(f"{self.source}: column {name!r} holds {column.type} values: each row needs one value")
+        with arrow_errors(f"{self.source}: column {name!r}"):
+            encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+            encoded = encoded.unify_dictionaries().combine_chunks()
+            values = encoded.dictionary
+            return encoded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False).astype(np.int64), values
+
+    def _texts(self, name: str, values: pa.Array) -> pa.Array:
+        with arrow_errors(f"{self.source}: column {name!r}"):
+            return values.cast(pa.string())
 
     def _note_missing(self, name: str, column: pa.ChunkedArray) -> None:
         if column.null_count:
@@ -243,8 +316,18 @@ def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind)
 
 
-def _parsed(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    column = pyarrow.compute.call_function("utf8_trim_whitespace", [column.cast(pa.string())])
+@contextmanager
+def arrow_errors(where: str) -> Iterator[None]:
+    """Turn Arrow's errors, and those of values that Python or NumPy can't hold, into an InputError."""
+    try:
+        yield
+    except (pa.ArrowException, UnicodeError, OverflowError) as error:
+        raise InputError(f"{where} can't be read ({reason_of(error)}): repair it, or leave it out") from error
+
+
+def _parsed(texts: pa.Array) -> pa.Array | None:
+    """Return texts as numbers or times, whichever all of them are; None if they are neither."""
+    column = pyarrow.compute.call_function("utf8_trim_whitespace", [texts])
     for kind in (pa.float64(), pa.timestamp("ns"), pa.timestamp("ns", "UTC")):
         try:
             return column.cast(kind)

@@ -13,6 +13,12 @@ from trajstitch.errors import InputError, did_you_mean
 from trajstitch.formats.files import require_readable
 from trajstitch.formats.spellings import SPELLINGS
 
+LONGEST_NUMBER = 100
+"""Digits of a column's number; longer ones are names."""
+
+LONGEST_NAME = 80
+"""Characters of a name in a message."""
+
 MOST_LISTED = 30
 """Most column names to list in one line."""
 
@@ -71,7 +77,7 @@ class Columns:
         require_readable(path)
         try:
             given = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path}: is not a TOML file ({error})") from error
         defaults = {item.name: item.default for item in fields(cls)}
         for key in given:
@@ -154,7 +160,7 @@ def _in_order(pattern: re.Pattern[str], names: Sequence[str]) -> tuple[str, ...]
     """Return the names that match: in the order of their numbers if all have one, else in the file's order."""
     matches = [match for name in names if (match := pattern.fullmatch(name))]
     texts = ["".join(text or "" for text in match.groups()).strip("]") for match in matches]
-    if all(text.isdecimal() for text in texts):
+    if all(text.isdecimal() and len(text) <= LONGEST_NUMBER for text in texts):
         matches = [match for _, match in sorted(zip(map(int, texts), matches, strict=True), key=lambda pair: pair[0])]
     return tuple(match.string for match in matches)
 
@@ -187,6 +193,7 @@ def _from_toml(value: Any, key: str, default: Any, path: Path) -> Any:
 
 def listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
     """Return column names as text, shortened if there are more than `most`."""
+    names = [name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..." for name in names]
     if len(names) <= most:
         return ", ".join(names) or "no columns"
     return f"{', '.join(names[: most - 1])}, ... {names[-1]} ({len(names)} columns)"

@@ -18,7 +18,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from jaxtyping import Bool, Integer, Shaped
 
@@ -26,24 +25,25 @@ from trajstitch.data import environments, spaces
 from trajstitch.data.trajectories import Finding, Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import files, hdf5
+from trajstitch.formats.columns import listed
 from trajstitch.formats.metadata import from_json, to_json
-from trajstitch.formats.rows import BLOCK, from_rows, with_note_on_unknown
+from trajstitch.formats.rows import BLOCK, from_rows, read_provenance, with_note_on_unknown
 from trajstitch.formats.spellings import as_flags
 from trajstitch.progress import logger, progress
 from trajstitch.storage import atomic
 
 ENDINGS: tuple[str, ...] = (".hdf5", ".h5")
-OPTIONS: tuple[str, ...] = ()
+OPTIONS: tuple[str, ...] = ("allow_large",)
 require_free, stored_at = files.require_free, files.stored_at
 
 OURS = "metadata/trajstitch"
 ARRAYS = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
 
 
-def load(location: str) -> Trajectories:
+def load(location: str, *, allow_large: bool = False) -> Trajectories:
     """Load a D4RL file, ours or anybody's."""
     path, source = Path(location), f"d4rl:{location}"
-    with hdf5.reading(path, source) as file:
+    with hdf5.reading(path, source, allow_large=allow_large) as file:
         if OURS in file:
             return _from_ours(file, source)
         return _from_foreign(file, path.stem, source)
@@ -66,14 +66,14 @@ def save(data: Trajectories, location: str, *, force: bool) -> None:
 class _Rows:
     """The arrays of a file, each checked when it is used."""
 
-    def __init__(self, file: h5py.File, source: str) -> None:
+    def __init__(self, file: hdf5.Reader, source: str) -> None:
         self.file, self.source = file, source
         self.rows = self.dataset("rewards").shape[0]
 
-    def dataset(self, key: str, rank: int = 1, kinds: str = "fiu") -> h5py.Dataset:
-        found = self.file.get(key)
-        if not isinstance(found, h5py.Dataset):
-            present = ", ".join(self.file) or "nothing"
+    def dataset(self, key: str, rank: int = 1, kinds: str = "fiu") -> hdf5.Stored:
+        found = self.file.dataset(key)
+        if found is None:
+            present = listed(self.file.names() or ["nothing"])
             raise InputError(f"{self.source}: holds no {key} (it has {present}): is it a D4RL file?")
         if found.dtype.kind not in kinds:
             wanted = "floating-point numbers" if kinds == "f" else "numbers"
@@ -86,9 +86,10 @@ class _Rows:
             raise InputError(
                 f"{self.source}: {key} has {found.shape[0]:,} rows, but rewards has {self.rows:,}: they must agree"
             )
+        self.file.take(found)
         return found
 
-    def matrix(self, key: str) -> h5py.Dataset:
+    def matrix(self, key: str) -> hdf5.Stored:
         return self.dataset(key, 2, "f")
 
     def vector(self, key: str, kinds: str = "fiub") -> Shaped[np.ndarray, " rows"]:
@@ -124,21 +125,22 @@ class _Rows:
         )
 
 
-def _from_ours(file: h5py.File, source: str) -> Trajectories:
+def _from_ours(file: hdf5.Reader, source: str) -> Trajectories:
     rows = _Rows(file, source)
-    text = file[OURS]
-    if not isinstance(text, h5py.Dataset) or h5py.check_string_dtype(text.dtype) is None:
+    text = file.dataset(OURS)
+    if text is None or not text.is_text or text.shape != ():
         raise InputError(f"{source}: its {OURS} is not a text: convert the original data again")
-    metadata = from_json(str(text.asstr()[()]), source)
+    file.take(text)
+    metadata = from_json(text.text(), source)
     truncated = rows.flags("infos/truncated" if "infos/truncated" in file else "timeouts")
     data = rows.trajectories(rows.flags("terminals"), truncated, metadata, rows.vector("infos/episode", "iu"))
     if "infos/provenance" not in file:
         return data
     arrays = {item.name: rows.vector(f"infos/provenance/{item.name}") for item in fields(Provenance)}
-    return replace(data, provenance=Provenance(**arrays))
+    return replace(data, provenance=read_provenance(arrays, source))
 
 
-def _from_foreign(file: h5py.File, name: str, source: str) -> Trajectories:
+def _from_foreign(file: hdf5.Reader, name: str, source: str) -> Trajectories:
     rows = _Rows(file, source)
     environment = environments.d4rl_environment(name)
     terminated = rows.flags("terminals")
@@ -154,7 +156,7 @@ def _from_foreign(file: h5py.File, name: str, source: str) -> Trajectories:
         findings.append(Finding("ends", "note", detail))
     extra, left_out = _others(file)
     if left_out:
-        findings.append(Finding("infos", "note", f"not carried over: {', '.join(left_out)}"))
+        findings.append(Finding("infos", "note", f"not carried over: {listed(left_out)}"))
     actions = rows.matrix("actions")
     bound = 1.0 if environment else np.inf
     metadata = Metadata(
@@ -179,18 +181,17 @@ def _time_outs(terminated: Bool[np.ndarray, " rows"], limit: int) -> Bool[np.nda
     return truncated & ~terminated
 
 
-def _others(file: h5py.File) -> tuple[dict[str, Any], list[str]]:
+def _others(file: hdf5.Reader) -> tuple[dict[str, Any], list[str]]:
     """Return the file's own metadata (texts and numbers), and the names of what is left out."""
     extra: dict[str, Any] = {}
-    left_out = [str(key) for key in file if key not in (*ARRAYS, "metadata")]
-    described = file.get("metadata")
-    for key, value in described.items() if isinstance(described, h5py.Group) else ():
-        if not isinstance(value, h5py.Dataset) or value.shape != ():
+    left_out = [key for key in file.names() if key not in (*ARRAYS, "metadata")]
+    for key in file.names("metadata"):
+        value = file.dataset(f"metadata/{key}")
+        if value is None or value.shape != () or not (value.is_text or value.dtype.kind in "fiub"):
             left_out.append(f"metadata/{key}")
-        elif h5py.check_string_dtype(value.dtype) is not None:
-            extra[key] = value.asstr(errors="replace")[()]
-        else:
-            extra[key] = value[()].item()
+            continue
+        file.take(value)
+        extra[key] = value.text() if value.is_text else value[()].item()
     return extra, left_out
 
 

@@ -6,13 +6,15 @@ into the flat arrays and write directly from them.
 Provenance is in the infos, where Minari expects T+1 rows: one for the reset, then one per step.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from gymnasium import Space
+from gymnasium.spaces import Box, Dict
 from h5py import h5a, h5d, h5g, h5p, h5s, h5t  # pyright: ignore[reportAttributeAccessIssue]
 from jaxtyping import Integer, Shaped
 
@@ -20,11 +22,17 @@ from trajstitch.data import ragged, spaces
 from trajstitch.data.trajectories import Provenance, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import hdf5
+from trajstitch.formats.columns import listed
+from trajstitch.formats.files import library
+from trajstitch.formats.rows import read_provenance
 from trajstitch.formats.spellings import as_flags
 from trajstitch.progress import progress
 
 FLAGS = {"terminated": "terminations", "truncated": "truncations"}
 PROVENANCE = {item.name: f"infos/provenance/{item.name}" for item in fields(Provenance)}
+
+SMALLEST_EPISODE = 16 << 10
+"""Bytes of data that reading an episode costs as much time as, at least."""
 
 LARGEST_CHUNK = 1 << 20
 """Bytes. A smaller array is one chunk, so it is read and written in one call."""
@@ -54,34 +62,42 @@ def _path(name: str, leaf: tuple[str, ...]) -> str:
 
 
 def read(
-    path: Path, observation_space: Space, action_space: Space, episodes: int, source: str
+    path: Path,
+    spaces_of: Callable[[hdf5.Reader], tuple[Space, Space]],
+    episodes: int,
+    source: str,
+    *,
+    allow_large: bool,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the first `episodes` of a file as arguments of Trajectories, and the names of what is left out."""
-    with hdf5.reading(path, source) as file:
+    """Return the first `episodes` of a file as arguments of Trajectories, and the names of what is left out.
+
+    `spaces_of` gives the spaces of observations and actions, which the file may be needed for (`stored_space`).
+    """
+    with hdf5.reading(path, source, allow_large=allow_large) as file:
+        file.budget.take(SMALLEST_EPISODE * episodes)
         offsets = _offsets(file, episodes, source)
-        first = file["episode_0"]
-        assert isinstance(first, h5py.Group)
-        stitched = "infos/provenance" in first
+        observation_space, action_space = spaces_of(file)
+        stitched = "episode_0/infos/provenance" in file
         shapes = {
             **{_path("observations", leaf): (box.shape, 1) for leaf, box in spaces.leaves(observation_space)},
             **{_path("actions", leaf): (box.shape, 0) for leaf, box in spaces.leaves(action_space)},
             **dict.fromkeys(("rewards", *FLAGS.values()), ((), 0)),
             **dict.fromkeys(PROVENANCE.values() if stitched else (), ((), 1)),
         }
-        dtypes = {name: _dtype(first, name, source) for name in shapes}
-        parts = [
-            _Part(name, np.empty((offsets[-1] + extra * episodes, *shape), dtypes[name]), extra)
-            for name, (shape, extra) in shapes.items()
-        ]
+        dtypes = {name: _dtype(file, name, source) for name in shapes}
+        steps = int(offsets[-1])
+        sizes = {name: (steps + extra * episodes, *shape) for name, (shape, extra) in shapes.items()}
+        file.budget.take(sum(math.prod(size) * dtypes[name].itemsize for name, size in sizes.items()))
+        parts = [_Part(name, np.empty(size, dtypes[name]), shapes[name][1]) for name, size in sizes.items()]
         _fill(file, parts, offsets, source)
-        infos = first.get("infos")
-        left_out = [f"infos/{name}" for name in infos if name != "provenance"] if isinstance(infos, h5py.Group) else []
-        left_out += [f"each episode's {name}" for name in first.attrs if name not in ("id", "total_steps")]
+        left_out = [f"infos/{name}" for name in file.names("episode_0/infos") if name != "provenance"]
+        attributes = file.attributes("episode_0")
+        left_out += [f"each episode's {name}" for name in attributes if name not in ("id", "total_steps")]
     arrays = {part.path: part.rows for part in parts}
     provenance = None
     if stitched:
         steps = np.arange(offsets[-1]) + ragged.owners(np.diff(offsets)) + 1
-        provenance = Provenance(**{name: arrays[path][steps] for name, path in PROVENANCE.items()})
+        provenance = read_provenance({name: arrays[path][steps] for name, path in PROVENANCE.items()}, source)
     return {
         "observations": _join("observations", observation_space, arrays),
         "actions": _join("actions", action_space, arrays),
@@ -92,26 +108,37 @@ def read(
     }, left_out
 
 
-def _offsets(file: h5py.File, episodes: int, source: str) -> Integer[np.ndarray, " {episodes}+1"]:
+def stored_space(file: hdf5.Reader, name: str, source: str) -> Space:
+    """Return the space of observations or actions by their arrays in the first episode, without bounds."""
+    if parts := sorted(file.names(f"episode_0/{name}")):
+        return Dict([(part, stored_space(file, f"{name}/{part}", source)) for part in parts])
+    stored = file.dataset(f"episode_0/{name}")
+    if stored is None or not stored.shape or stored.dtype.kind not in "fiub":
+        raise InputError(f"{source}: episode 0 holds no array of {name}: download or save it again")
+    return Box(-np.inf, np.inf, stored.shape[1:], stored.dtype.type if stored.dtype.kind == "f" else np.float64)
+
+
+def _offsets(file: hdf5.Reader, episodes: int, source: str) -> Integer[np.ndarray, " {episodes}+1"]:
     lengths = np.empty(episodes, np.int64)
     for episode in range(episodes):
         try:
-            shape = h5d.open(file.id, b"episode_%d/rewards" % episode).shape
-        except KeyError as error:
+            shape = h5d.open(file.file.id, b"episode_%d/rewards" % episode).shape
+        except Exception as error:  # h5py's own errors are of many types
             raise InputError(
                 f"{source}: episode {episode} of {episodes:,} is missing or has no rewards: download or save it again"
             ) from error
-        if len(shape) != 1:
+        if shape is None or len(shape) != 1:
             raise InputError(f"{source}: episode {episode}: rewards have shape {shape}: expected one number per step")
         lengths[episode] = shape[0]
     return ragged.offsets_of(lengths)
 
 
-def _dtype(first: h5py.Group, name: str, source: str) -> np.dtype:
+def _dtype(file: hdf5.Reader, name: str, source: str) -> np.dtype:
     """Return the dtype to read an array in: its own, but floating-point for rewards stored as integers."""
-    stored = first.get(name)
-    if not isinstance(stored, h5py.Dataset):
-        raise InputError(f"{source}: episode 0 holds no {name} (it has {', '.join(first)}): save it again")
+    stored = file.dataset(f"episode_0/{name}")
+    if stored is None:
+        present = listed(file.names("episode_0") or ["nothing"])
+        raise InputError(f"{source}: episode 0 holds no {name} (it has {present}): save it again")
     if stored.dtype.kind in "iu" and name == "rewards":
         return np.dtype(np.float64)
     if stored.dtype.kind not in "fiub":
@@ -119,29 +146,34 @@ def _dtype(first: h5py.Group, name: str, source: str) -> np.dtype:
     return stored.dtype.newbyteorder("=")
 
 
-def _fill(file: h5py.File, parts: list[_Part], offsets: Integer[np.ndarray, " episodes_plus_1"], source: str) -> None:
+def _fill(file: hdf5.Reader, parts: list[_Part], offsets: Integer[np.ndarray, " episodes_plus_1"], source: str) -> None:
     names = [part.path.encode() for part in parts]
     types = [h5t.py_create(part.rows.dtype, logical=True) for part in parts]
     with progress(f"loading {source}", int(offsets[-1])) as advance:
         for episode in range(len(offsets) - 1):
-            group = h5g.open(file.id, b"episode_%d" % episode)
+            with library(f"{source}: episode {episode}"):
+                group = h5g.open(file.file.id, b"episode_%d" % episode)
             for part, name, kind in zip(parts, names, types, strict=True):
-                target = part.of(episode, offsets)
-                try:
-                    dataset = h5d.open(group, name)
-                except KeyError as error:
-                    raise InputError(f"{source}: episode {episode} holds no {part.path}: save it again") from error
-                if dataset.shape != target.shape:
+                target, where = part.of(episode, offsets), f"{source}: episode {episode}: {part.path}"
+                with library(where):
+                    try:
+                        dataset = h5d.open(group, name)
+                    except KeyError as error:
+                        raise InputError(f"{source}: episode {episode} holds no {part.path}: save it again") from error
+                    properties = hdf5.require_own_storage(dataset, where)
+                    shape, dtype = dataset.shape, dataset.dtype
+                if shape != target.shape:
                     raise InputError(
-                        f"{source}: episode {episode}: {part.path} has shape {dataset.shape}, but its "
-                        f"{offsets[episode + 1] - offsets[episode]:,} steps need {target.shape}"
+                        f"{where} has shape {shape}, but its {offsets[episode + 1] - offsets[episode]:,} steps need "
+                        f"{target.shape}"
                     )
-                if not np.can_cast(dataset.dtype, part.rows.dtype):
+                if not np.can_cast(dtype, part.rows.dtype):
                     raise InputError(
-                        f"{source}: episode {episode}: {part.path} have dtype {dataset.dtype}, but "
-                        f"{part.rows.dtype} in episode 0: store both with one dtype"
+                        f"{where} have dtype {dtype}, but {part.rows.dtype} in episode 0: store both with one dtype"
                     )
-                dataset.read(h5s.ALL, h5s.ALL, target, kind)
+                with library(where):
+                    file.budget.take(max(0, hdf5.size_of_chunk(properties, dtype.itemsize) - target.nbytes))
+                    dataset.read(h5s.ALL, h5s.ALL, target, kind)
             advance(int(offsets[episode + 1] - offsets[episode]))
 
 

@@ -1,5 +1,7 @@
-"""What formats whose data sets are single files have in common."""
+"""What formats whose data sets are single files have in common, and the door to the libraries that read them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from trajstitch.errors import InputError, did_you_mean
@@ -28,6 +30,28 @@ def require_readable(path: Path) -> None:
         raise InputError(f"{path}: no permission to read it") from error
     except OSError as error:
         raise InputError(f"{path}: can't be read ({error.strerror})") from error
+
+
+@contextmanager
+def library(where: str, fault: str = "is damaged") -> Iterator[None]:
+    """Turn any error of a reading library into an InputError; `where` names the file and the part that is read.
+
+    Only calls of the library belong within: errors of our own code must show.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except MemoryError as error:
+        raise InputError(f"{where} needs more memory than this machine has") from error
+    except Exception as error:
+        raise InputError(f"{where} {fault} ({reason_of(error)}): copy or download it again") from error
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what a library's error says, without its class and call stack; the class if it says nothing."""
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    return text.strip().partition("\n")[0][:200] or type(error).__name__
 
 
 def _hint(path: Path) -> str:

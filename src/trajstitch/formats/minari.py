@@ -1,7 +1,7 @@
 """Minari data sets by their id: read from the local store (or downloaded into it) and written to it.
 
 A set is a folder ID/data with metadata.json and main_data.hdf5, whose layout is in `episodes`. Sets in Minari's Arrow
-formats have other files, which Minari itself reads.
+formats have other files, whose layout is in `arrow_episodes`.
 """
 
 import contextlib
@@ -16,18 +16,19 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-import numpy as np
 from gymnasium import Space
 
-from trajstitch.data import environments, ragged, spaces
+from trajstitch.data import environments, spaces
 from trajstitch.data.trajectories import Finding, Metadata, Trajectories
 from trajstitch.errors import InputError, did_you_mean
-from trajstitch.formats import episodes, hdf5
-from trajstitch.progress import logger, progress
+from trajstitch.formats import arrow_episodes, episodes, hdf5
+from trajstitch.formats.columns import listed
+from trajstitch.formats.metadata import parse_object
+from trajstitch.progress import logger
 from trajstitch.storage import atomic
 
 ENDINGS: tuple[str, ...] = ()
-OPTIONS: tuple[str, ...] = ()
+OPTIONS: tuple[str, ...] = ("allow_large",)
 
 OWN_NAMESPACE = "trajstitch/"
 """Where the built-in sets are: no remote has them."""
@@ -35,9 +36,6 @@ OWN_NAMESPACE = "trajstitch/"
 DATA_FILE = "main_data.hdf5"
 METADATA_FILE = "metadata.json"
 NAMESPACE_FILE = "namespace_metadata.json"
-
-STORED = {"rewards": "rewards", "terminations": "terminated", "truncations": "truncated"}
-"""Minari's names of a step's scalars, and ours."""
 
 WRITTEN_VERSION = "0.5.3"
 """The oldest Minari that reads what we write: Minari refuses sets of versions newer than itself."""
@@ -49,7 +47,7 @@ OWN_KEYS = {
 """Keys of metadata.json that describe how and what a set stores; all others become the metadata's `extra`."""
 
 
-def load(location: str) -> Trajectories:
+def load(location: str, *, allow_large: bool = False) -> Trajectories:
     """Load the set with this Minari id, downloading it if it is not in the local store."""
     _require_id(location)
     folder = stored_at(location)
@@ -57,29 +55,51 @@ def load(location: str) -> Trajectories:
         _download(location)
     source = f"minari:{location}"
     stored = _read_metadata(folder / "data", source)
-    observation_space, action_space = _spaces(stored, source)
-    try:
-        spaces.require_supported(observation_space, "observation")
-        spaces.require_supported(action_space, "action")
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from error
+    found = _spaces(stored, source)
     if stored["total_episodes"] < 1:
         raise InputError(f"{source}: the data set has no episodes")
-    if stored["data_format"] == "hdf5":
-        file = folder / "data" / DATA_FILE
-        arrays, left_out = episodes.read(file, observation_space, action_space, stored["total_episodes"], source)
-    else:
-        arrays, left_out = _read_by_minari(folder / "data", observation_space, action_space, source)
     findings = []
+    if stored["data_format"] == "hdf5":
+
+        def spaces_of(file: hdf5.Reader) -> tuple[Space, Space]:
+            nonlocal found
+            if found is None:
+                found = (
+                    episodes.stored_space(file, "observations", source),
+                    episodes.stored_space(file, "actions", source),
+                )
+                findings.append(Finding("spaces", "note", "no spaces are recorded: taken from the arrays, unbounded"))
+            _require_supported(*found, source)
+            return found
+
+        file, count = folder / "data" / DATA_FILE, stored["total_episodes"]
+        arrays, left_out = episodes.read(file, spaces_of, count, source, allow_large=allow_large)
+    else:
+        if found is None:
+            raise InputError(f"{source}: its spaces can't be read (none are recorded): download or save it again")
+        if stored["data_format"] not in ("arrow", "parquet"):
+            raise InputError(f"{source}: its format {stored['data_format']!r} is unknown: update trajstitch")
+        _require_supported(*found, source)
+        arrays, left_out = arrow_episodes.read(
+            folder / "data",
+            stored["data_format"],
+            *found,
+            stored["total_episodes"],
+            source,
+            allow_large=allow_large,
+        )
+    assert found is not None
+    observation_space, action_space = found
     if left_out:
-        findings.append(Finding("infos", "note", f"not carried over: {', '.join(left_out)}"))
+        findings.append(Finding("infos", "note", f"not carried over: {listed(left_out)}"))
     if stored["total_steps"] != len(arrays["rewards"]):
         detail = f"metadata.json counts {stored['total_steps']:,} steps, the episodes hold {len(arrays['rewards']):,}"
         findings.append(Finding("metadata", "note", detail))
     extra = {name: value for name, value in stored.items() if name not in OWN_KEYS}
-    reference = None
-    if "ref_min_score" in extra and "ref_max_score" in extra:
-        reference = extra.pop("ref_min_score"), extra.pop("ref_max_score")
+    references = [extra.pop(name, None) for name in ("ref_min_score", "ref_max_score")]
+    for name in ("env_spec", "eval_env_spec"):
+        if stored.get(name) is not None:
+            environments.parse_spec(stored[name], source)
     metadata = Metadata(
         name=location,
         source=source,
@@ -87,7 +107,7 @@ def load(location: str) -> Trajectories:
         evaluation_environment=stored.get("eval_env_spec"),
         observation_space=observation_space,
         action_space=action_space,
-        reference=reference,
+        reference=None if references == [None, None] else environments.parse_reference(references, source),
         extra=extra,
         findings=tuple(findings),
     )
@@ -143,11 +163,12 @@ def local_sets() -> dict[str, dict[str, int]]:
     stored_at("")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        listed = minari.list_local_datasets()
-    return {
-        name: {"episodes": int(stored["total_episodes"]), "steps": int(stored["total_steps"])}
-        for name, stored in sorted(listed.items())
+        found = minari.list_local_datasets()
+    counts = {
+        name: {"episodes": stored.get("total_episodes"), "steps": stored.get("total_steps")}
+        for name, stored in sorted(found.items())
     }
+    return {name: facts for name, facts in counts.items() if all(type(one) is int for one in facts.values())}  # pyright: ignore[reportReturnType]
 
 
 def _require_id(identifier: str) -> None:
@@ -263,9 +284,9 @@ def _namespaces_of(folder: Path) -> Iterator[None]:
 
 def _read_metadata(folder: Path, source: str) -> dict[str, Any]:
     try:
-        stored = json.loads((folder / METADATA_FILE).read_text())
+        stored = parse_object((folder / METADATA_FILE).read_bytes())
         for name, kind in (("data_format", str), ("total_episodes", int), ("total_steps", int)):
-            if not isinstance(stored[name], kind):
+            if type(stored[name]) is not kind:
                 raise TypeError(f"{name} is {stored[name]!r}")
     except PermissionError as error:
         raise InputError(f"{source}: no permission to read {folder}") from error
@@ -275,18 +296,33 @@ def _read_metadata(folder: Path, source: str) -> dict[str, Any]:
     return stored
 
 
-def _spaces(stored: dict[str, Any], source: str) -> tuple[Space, Space]:
+def _spaces(stored: dict[str, Any], source: str) -> tuple[Space, Space] | None:
+    """Return the spaces that the set records; None if it records none, as older sets don't.
+
+    Minari would start the environment to learn them. Loading never does.
+    """
+    if "observation_space" in stored and "action_space" in stored:
+        try:
+            return (
+                spaces.from_json(stored["observation_space"], "observation"),
+                spaces.from_json(stored["action_space"], "action"),
+            )
+        except InputError as error:
+            raise InputError(f"{source}: {error}") from error
+    if stored.get("env_spec") is not None:
+        try:
+            environments.spec(Metadata(source=source, environment=stored["env_spec"]))
+        except InputError as error:
+            raise InputError(f"{source}: its spaces can't be read: {error}") from error
+    return None
+
+
+def _require_supported(observation_space: Space, action_space: Space, source: str) -> None:
     try:
-        if "observation_space" in stored and "action_space" in stored:
-            return spaces.from_json(stored["observation_space"]), spaces.from_json(stored["action_space"])
-        # Older sets don't record them. Minari would run the code that the set names.
-        environment = environments.make(Metadata(source=source, environment=stored.get("env_spec")))
-        environment.close()
-        return environment.observation_space, environment.action_space
-    except Exception as error:
-        raise InputError(
-            f"{source}: its spaces can't be read ({error}): install the package of its environment"
-        ) from error
+        spaces.require_supported(observation_space, "observation")
+        spaces.require_supported(action_space, "action")
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from error
 
 
 def _metadata(
@@ -316,29 +352,3 @@ def _metadata(
     if data.metadata.reference is not None:
         stored["ref_min_score"], stored["ref_max_score"] = data.metadata.reference
     return stored
-
-
-def _read_by_minari(
-    folder: Path, observation_space: Space, action_space: Space, source: str
-) -> tuple[dict[str, Any], list[str]]:
-    """Return what `episodes.read` returns, for formats that only Minari reads: slower, with twice the memory."""
-    from minari.dataset.minari_storage import MinariStorage
-
-    columns: dict[str, list[np.ndarray]] = {name: [] for name in ("observations", "actions", *STORED.values())}
-    infos: list[str] = []
-    try:
-        storage = MinariStorage.read(folder)
-        with progress(f"loading {source}", storage.total_steps) as advance:
-            for episode in storage.get_episodes(range(storage.total_episodes)):
-                columns["observations"].append(spaces.flatten(observation_space, episode["observations"]))
-                columns["actions"].append(spaces.flatten(action_space, episode["actions"]))
-                for stored, name in STORED.items():
-                    columns[name].append(np.asarray(episode[stored]))
-                infos = [f"infos/{name}" for name in episode["infos"] or ()]
-                advance(len(episode["rewards"]))
-    except Exception as error:
-        # Minari raises errors of many types, its own and Arrow's.
-        reason = str(error).partition("\n")[0]
-        raise InputError(f"{source}: Minari can't read it ({reason}): download or save it again") from error
-    offsets = ragged.offsets_of(np.array([len(part) for part in columns["rewards"]]))
-    return {**{name: np.concatenate(parts) for name, parts in columns.items()}, "offsets": offsets}, infos

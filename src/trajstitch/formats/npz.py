@@ -17,12 +17,13 @@ dtype, integer and boolean observations and rewards become float32 (float64 if f
 actions are refused, since discrete actions are not supported.
 """
 
+import math
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Integer, Shaped
@@ -31,27 +32,32 @@ from trajstitch.data import ragged
 from trajstitch.data.trajectories import Finding, Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import files
+from trajstitch.formats.columns import listed
+from trajstitch.formats.files import library, reason_of
+from trajstitch.formats.limits import Budget
 from trajstitch.formats.metadata import from_json, is_ours, to_json
-from trajstitch.formats.rows import from_rows, last_rows, with_note_on_unknown
+from trajstitch.formats.rows import from_rows, last_rows, read_provenance, with_note_on_unknown
 from trajstitch.formats.spellings import SPELLINGS, as_flags, ends, spelling_of
 from trajstitch.storage import atomic
 
 ENDINGS: tuple[str, ...] = (".npz",)
-OPTIONS: tuple[str, ...] = ()
+OPTIONS: tuple[str, ...] = ("allow_large",)
 require_free, stored_at = files.require_free, files.stored_at
 
 ARRAYS = ("observations", "actions", "rewards", "terminated", "truncated", "offsets")
 BOUNDARIES = ("offsets", "episode_ends", "episode_starts")
 EXACT_IN_FLOAT32 = 1 << 24
+BLOCK = 1 << 20
+"""Bytes read at a time."""
 
 
-def load(location: str) -> Trajectories:
+def load(location: str, *, allow_large: bool = False) -> Trajectories:
     """Load an NPZ file, ours or anybody's."""
     path, source = Path(location), f"npz:{location}"
     files.require_readable(path)
-    with _reading(path) as archive:
-        text = _metadata_text(archive)
-        if text is None:
+    with _reading(path, source, allow_large=allow_large) as archive:
+        text = archive.text("metadata")
+        if text is None or not is_ours(text):  # in other people's files, `metadata` may be anything
             return _from_foreign(archive, Metadata(name=path.stem, source=source))
         return _from_ours(archive, from_json(text, source))
 
@@ -67,43 +73,92 @@ def save(data: Trajectories, location: str, *, force: bool) -> None:
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
 
+class _Archive:
+    """The arrays of an NPZ file by name, each read when it is asked for, once its declared size is known to be sane."""
+
+    def __init__(self, archive: zipfile.ZipFile, path: Path, budget: Budget) -> None:
+        self.archive, self.path, self.budget = archive, path, budget
+        self.members: dict[str, zipfile.ZipInfo] = {}
+        for member in archive.infolist():
+            if self.members.setdefault(member.filename.removesuffix(".npy"), member) is not member:
+                raise InputError(f"{path}: holds two arrays named {member.filename!r}: keep one of them")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.members)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.members
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        with (
+            library(f"{self.path}:", f"is not a whole NPZ file: {name} is damaged"),
+            self.archive.open(self.members[name]) as file,
+        ):
+            shape, fortran, dtype = _header(file)
+            if dtype.hasobject:
+                raise InputError(
+                    f"{self.path}: {name} holds pickled objects, which can run code and are never loaded: save plain "
+                    "arrays (np.savez with numeric arrays, one row per step)"
+                )
+            size = math.prod(shape) * dtype.itemsize
+            if size != self.members[name].file_size - file.tell():
+                raise InputError(f"{self.path}: {name} declares another size than it has: copy or download it again")
+            self.budget.take(size)
+            content = np.empty(size, np.uint8)
+            at = 0
+            while at < size:
+                part = file.read(min(BLOCK, size - at))
+                if not part:
+                    raise EOFError("it is cut short")
+                content[at : at + len(part)] = np.frombuffer(part, np.uint8)
+                at += len(part)
+            array = content.view(dtype).reshape(shape, order="F" if fortran else "C")
+        return array.astype(dtype.newbyteorder("="), copy=False)
+
+    @contextmanager
+    def _open(self, name: str) -> Iterator[Any]:
+        fault = f"is not a whole NPZ file: {name} is damaged"
+        with library(f"{self.path}:", fault), self.archive.open(self.members[name]) as file:
+            yield file
+
+    def text(self, name: str) -> str | None:
+        """Return a scalar text; None if the array is none, or anything else."""
+        if name not in self.members:
+            return None
+        with (
+            library(f"{self.path}:", f"is not a whole NPZ file: {name} is damaged"),
+            self.archive.open(self.members[name]) as file,
+        ):
+            shape, _, dtype = _header(file)
+        return str(self[name]) if shape == () and dtype.kind == "U" and dtype.itemsize else None
+
+
+def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Return the shape, whether it is in Fortran's order, and the dtype of a .npy file."""
+    version = np.lib.format.read_magic(file)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in read:
+        raise ValueError(f"version {version} of the .npy format")
+    return read[version](file)
+
+
 @contextmanager
-def _reading(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
+def _reading(path: Path, source: str, *, allow_large: bool) -> Iterator[_Archive]:
+    with path.open("rb") as file:
+        start = file.read(6)
+    if start == b"\x93NUMPY":
+        raise InputError(f"{path} is a single array, not an NPZ file: save with np.savez, one key per array")
+    if not start.startswith(b"PK"):
+        raise InputError(f"{path} is not an NPZ file: what np.savez writes is expected")
     try:
-        with path.open("rb") as file:
-            start = file.read(6)
-            if start == b"\x93NUMPY":
-                raise InputError(f"{path} is a single array, not an NPZ file: save with np.savez, one key per array")
-            if not start.startswith(b"PK"):
-                raise InputError(f"{path} is not an NPZ file: what np.savez writes is expected")
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as archive:
-                yield archive
-    except InputError:
-        raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
-        raise InputError(f"{path}: is not a whole NPZ file ({error}): copy or download it again") from error
-    except ValueError as error:
-        if "pickle" in str(error):
-            raise InputError(
-                f"{path}: holds pickled objects, which can run code and are never loaded: save plain arrays "
-                "(np.savez with numeric arrays, one row per step)"
-            ) from error
-        raise InputError(f"{path}: is not an NPZ file that NumPy can read ({error})") from error
+        archive = zipfile.ZipFile(path)
+    except Exception as error:  # zipfile's own errors are of many types
+        raise InputError(f"{path}: is not a whole NPZ file ({reason_of(error)}): copy or download it again") from error
+    with archive:
+        yield _Archive(archive, path, Budget(path, source, allow_large=allow_large))
 
 
-def _metadata_text(archive: Mapping[str, np.ndarray]) -> str | None:
-    """Return our metadata if the file has it; in other people's files, `metadata` may be anything."""
-    if "metadata" not in archive:
-        return None
-    try:
-        value = archive["metadata"]
-    except ValueError:
-        return None
-    return str(value) if value.dtype.kind == "U" and value.ndim == 0 and is_ours(str(value)) else None
-
-
-def _from_ours(archive: Mapping[str, np.ndarray], metadata: Metadata) -> Trajectories:
+def _from_ours(archive: _Archive, metadata: Metadata) -> Trajectories:
     names = {item.name: f"provenance_{item.name}" for item in fields(Provenance)}
     has_provenance = any(key in archive for key in names.values())
     for key in (*ARRAYS, *(names.values() if has_provenance else ())):
@@ -113,9 +168,9 @@ def _from_ours(archive: Mapping[str, np.ndarray], metadata: Metadata) -> Traject
     return _trajectories({name: archive[name] for name in ARRAYS}, metadata, provenance)
 
 
-def _from_foreign(archive: Mapping[str, np.ndarray], metadata: Metadata) -> Trajectories:
+def _from_foreign(archive: _Archive, metadata: Metadata) -> Trajectories:
     source = metadata.source
-    keys = {part: spelling_of(part, archive.keys(), source) for part in SPELLINGS}
+    keys = {part: spelling_of(part, archive.members, source) for part in SPELLINGS}
 
     def take(part: str, rows: int | None = None) -> tuple[np.ndarray, str]:
         """Return the array of `part`, which must have `rows` rows if given, and its name for errors."""
@@ -123,7 +178,7 @@ def _from_foreign(archive: Mapping[str, np.ndarray], metadata: Metadata) -> Traj
         if key is None:
             raise InputError(
                 f"{source}: holds no {part} (looked for {', '.join(SPELLINGS[part])}; it has "
-                f"{', '.join(archive.keys()) or 'nothing'}): rename the array"
+                f"{listed([*archive] or ['nothing'])}): rename the array"
             )
         array = archive[key]
         if rows is not None and array.ndim and len(array) != rows:
@@ -153,9 +208,9 @@ def _from_foreign(archive: Mapping[str, np.ndarray], metadata: Metadata) -> Traj
     dividers = [name for name in (*BOUNDARIES, *SPELLINGS["episodes"]) if name in archive]
     if len(dividers) > 1:
         raise InputError(f"{source}: {' and '.join(map(repr, dividers))} both divide the rows: keep one of them")
-    unused = sorted({*archive.keys()} - {*keys.values(), *dividers})
+    unused = sorted({*archive} - {*keys.values(), *dividers})
     if unused:
-        findings = (*findings, Finding("left out", "note", f"arrays that are not used: {', '.join(unused)}"))
+        findings = (*findings, Finding("left out", "note", f"arrays that are not used: {listed(unused)}"))
     metadata = replace(metadata, findings=findings)
 
     offsets = None
@@ -190,10 +245,22 @@ def _trajectories(
 ) -> Trajectories:
     try:
         return Trajectories(
-            **arrays, metadata=metadata, provenance=None if provenance is None else Provenance(**provenance)
+            **_of_right_kind(arrays, metadata.source),
+            metadata=metadata,
+            provenance=None if provenance is None else read_provenance(provenance, metadata.source),
         )
     except InputError as error:
         raise InputError(f"{metadata.source}: {error}") from error
+
+
+def _of_right_kind(arrays: Mapping[str, np.ndarray], source: str) -> Mapping[str, np.ndarray]:
+    """Return the arrays; raise if one has another rank or dtype than our layout's."""
+    for name, array in arrays.items():
+        rank = 2 if name in ("observations", "actions") else 1
+        kind = {"terminated": "b", "truncated": "b", "offsets": "i"}.get(name, "f")
+        if array.ndim != rank or array.dtype.kind != kind:
+            raise InputError(f"{source}: {name} has dtype {array.dtype} and shape {array.shape}: write it again")
+    return arrays
 
 
 def _matrix(array: np.ndarray, where: str) -> Float[np.ndarray, "rows columns"]:

@@ -1,6 +1,7 @@
 """Cut logs of flat rows, one per step (D4RL, most NPZ files, tables), into episodes."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -8,11 +9,15 @@ from jaxtyping import Bool, Float, Shaped
 
 from trajstitch.data import ragged
 from trajstitch.data.checks import unknown_states
-from trajstitch.data.trajectories import Finding, Metadata, Trajectories
+from trajstitch.data.trajectories import Finding, Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
+from trajstitch.formats.spellings import as_flags
 
 MOST_CUTS = 0.2
 """If more than this share of the rows don't continue in the next row, the rows are not in the logged order."""
+
+LARGEST_INDEX = 1 << 53
+"""Episodes and steps are counted below this: beyond it, floats skip whole numbers."""
 
 BLOCK = 1 << 15
 """Rows read and compared at a time: enough to be fast, few enough to need little memory."""
@@ -136,6 +141,31 @@ def split_at_ends(data: Trajectories) -> Trajectories:
         offsets=np.sort(np.concatenate((data.offsets, at + 1))),
         metadata=_with(data.metadata, detail, "ends"),
     )
+
+
+def read_provenance(stored: Mapping[str, np.ndarray], source: str) -> Provenance:
+    """Return the provenance stored in a file, by the names of its fields; raise if it can't be one.
+
+    Formats without types, such as CSV, store its whole numbers and flags as floats.
+    """
+    arrays = {}
+    for item in fields(Provenance):
+        array, name = np.asarray(stored[item.name]), f"{source}: provenance {item.name}"
+        if array.ndim != 1 or array.dtype.kind not in "fiub":
+            raise InputError(f"{name} has dtype {array.dtype} and shape {array.shape}: expected one number per step")
+        if item.name == "stitched":
+            array = as_flags(array, name)
+        elif item.name.startswith("source_"):
+            numbers = array.astype(np.float64)
+            wrong = ~((np.trunc(numbers) == numbers) & (numbers >= 0) & (numbers < LARGEST_INDEX))
+            if wrong.any():
+                row = int(np.argmax(wrong))
+                raise InputError(f"{name} is {array[row]} in step {row}: expected a whole number from 0 on")
+            array = array if array.dtype.kind == "i" else array.astype(np.int64)
+        elif array.dtype.kind != "f":
+            array = array.astype(np.float64)
+        arrays[item.name] = array
+    return Provenance(**arrays)
 
 
 def _join(

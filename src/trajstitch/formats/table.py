@@ -31,8 +31,9 @@ from trajstitch.errors import InputError
 from trajstitch.formats import files
 from trajstitch.formats.arrow import Kind, Rows, open_table
 from trajstitch.formats.columns import Columns, describe, listed, resolve
-from trajstitch.formats.metadata import from_json, to_json
-from trajstitch.formats.rows import from_rows, with_note_on_unknown
+from trajstitch.formats.limits import Budget
+from trajstitch.formats.metadata import AGAIN, from_json, parse_object, to_json
+from trajstitch.formats.rows import from_rows, read_provenance, with_note_on_unknown
 from trajstitch.formats.spellings import ends
 from trajstitch.progress import progress
 from trajstitch.storage import atomic
@@ -40,7 +41,7 @@ from trajstitch.storage import atomic
 PARQUET = (".parquet", ".pq")
 CSV = (".csv", ".csv.gz", ".tsv")
 ENDINGS: tuple[str, ...] = PARQUET + CSV
-OPTIONS: tuple[str, ...] = ("columns",)
+OPTIONS: tuple[str, ...] = ("columns", "allow_large")
 stored_at = files.stored_at
 
 WRITTEN = Columns(
@@ -53,6 +54,7 @@ WRITTEN = Columns(
     truncated="truncated",
 )
 """The names of the columns that we write."""
+_WRITTEN_FIELDS = ("episode", "step", "observations", "actions", "reward", "terminated", "truncated")
 
 PROVENANCE: dict[str, tuple[str, Kind]] = {
     f"provenance_{item.name}": (item.name, "flag" if item.name == "stitched" else "number")
@@ -64,11 +66,11 @@ BLOCK = 1 << 17
 """Rows written at a time."""
 
 
-def load(location: str, columns: Columns | None = None) -> Trajectories:
+def load(location: str, columns: Columns | None = None, *, allow_large: bool = False) -> Trajectories:
     """Load a table; `columns` says what its columns hold."""
     path, source = Path(location), f"table:{location}"
     files.require_readable(path)
-    file = open_table(path)
+    file = open_table(path, Budget(path, source, allow_large=allow_large))
     columns = columns or Columns()
     ours = file.metadata.get(OURS)
     if ours is None:
@@ -77,8 +79,16 @@ def load(location: str, columns: Columns | None = None) -> Trajectories:
         metadata, columns = _described(ours, columns, source)
     chosen, guessed = resolve(columns, file.names, source)
     kinds = _kinds(chosen)
-    if set(PROVENANCE) <= set(file.names):
+    if present := set(PROVENANCE) & set(file.names):
+        if missing := [column for column in PROVENANCE if column not in present]:
+            raise InputError(
+                f"{source}: has {listed(sorted(present))}, but no {listed(missing)}: put them back, or remove all "
+                "provenance columns"
+            )
         kinds |= {column: kind for column, (_, kind) in PROVENANCE.items()}
+    for column, count in Counter(file.names).items():
+        if count > 1 and column in kinds:
+            raise InputError(f"{source}: has {count} columns named {column!r}: rename all but one")
     if ours is None and not _as_we_write(chosen.observations, "observations"):
         metadata = replace(metadata, extra={**metadata.extra, "observation_names": list(chosen.observations)})
     findings = list(metadata.findings)
@@ -136,14 +146,21 @@ def _require_ending(path: Path) -> None:
 def _described(text: bytes, columns: Columns, source: str) -> tuple[Metadata, Columns]:
     """Return the metadata and columns stored in a file that we wrote; columns that the user gives take precedence."""
     try:
-        stored = json.loads(text)
-        written = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in stored["columns"].items()
-        }
-        given = {item.name: getattr(columns, item.name) for item in fields(Columns) if getattr(columns, item.name)}
-        return from_json(stored["metadata"], source), replace(Columns(), **{**written, **given})
-    except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise InputError(f"{source}: its metadata is damaged ({error}): convert the original data again") from error
+        stored = parse_object(text)
+    except ValueError as error:
+        raise InputError(f"{source}: its metadata is damaged ({error}): {AGAIN}") from error
+    written, metadata = stored.get("columns"), stored.get("metadata")
+    if not isinstance(written, dict) or not isinstance(metadata, str):
+        raise InputError(f"{source}: its metadata is damaged (no columns, or no metadata): {AGAIN}")
+    chosen: dict[str, Any] = {}
+    for name in _WRITTEN_FIELDS:
+        value, many = written.get(name), isinstance(getattr(Columns, name), tuple)
+        parts = value if many else [value]
+        if not isinstance(parts, list) or not all(isinstance(one, str) for one in parts):
+            raise InputError(f"{source}: its metadata is damaged (the columns of {name}): {AGAIN}")
+        chosen[name] = tuple(parts) if many else value
+    given = {item.name: getattr(columns, item.name) for item in fields(Columns) if getattr(columns, item.name)}
+    return from_json(metadata, source), replace(Columns(), **{**chosen, **given})
 
 
 def _as_we_write(names: str | tuple[str, ...], field: str) -> bool:
@@ -170,7 +187,7 @@ def _trajectories(rows: Rows, columns: Columns, metadata: Metadata) -> Trajector
     log: dict[str, np.ndarray] = {
         "observations": rows.matrix(columns.observations),
         "actions": rows.matrix(columns.actions),
-        "rewards": rows.matrix([str(columns.reward)])[:, 0],
+        "rewards": rows.matrix([str(columns.reward)], scalars=True)[:, 0],
     }
     if columns.next_observations:
         log["next_observations"] = rows.matrix(columns.next_observations)
@@ -184,7 +201,7 @@ def _trajectories(rows: Rows, columns: Columns, metadata: Metadata) -> Trajector
     )
     log["terminated"], log["truncated"], findings = ends(terminated, truncated, done, rows.rows, source)
     log |= {
-        column: rows.flags(column) if kind == "flag" else rows.numbers(column)
+        column: rows.flags(column) if kind == "flag" else rows.scalars(column)
         for column, (_, kind) in PROVENANCE.items()
         if column in rows.file.names
     }
@@ -221,7 +238,7 @@ def _trajectories(rows: Rows, columns: Columns, metadata: Metadata) -> Trajector
         metadata,
         log.get("labels"),
     )
-    return replace(data, provenance=_provenance(log))
+    return replace(data, provenance=_provenance(log, source))
 
 
 def _order(
@@ -290,19 +307,15 @@ def _with_outcomes(log: dict[str, np.ndarray], metadata: Metadata) -> Trajectori
         truncated=truncated[steps],
         offsets=np.concatenate(([0], np.cumsum(steps)[last])),
         metadata=metadata,
-        provenance=_provenance({name: array[steps] for name, array in log.items()}),
+        provenance=_provenance({name: array[steps] for name, array in log.items()}, metadata.source),
     )
 
 
-def _provenance(steps: dict[str, np.ndarray]) -> Provenance | None:
+def _provenance(steps: dict[str, np.ndarray], source: str) -> Provenance | None:
     """Return where each step comes from, if the table has the columns for it."""
     if not set(PROVENANCE) <= set(steps):
         return None
-    origin = {field: steps[column] for column, (field, _) in PROVENANCE.items()}
-    for field in ("source_episode", "source_step"):
-        if origin[field].dtype.kind == "f":
-            origin[field] = origin[field].astype(np.int64)
-    return Provenance(**origin)
+    return read_provenance({field: steps[column] for column, (field, _) in PROVENANCE.items()}, source)
 
 
 def _with_known(metadata: Metadata, columns: Columns, actions: Float[np.ndarray, "rows action"]) -> Metadata:
@@ -329,10 +342,7 @@ def _with_known(metadata: Metadata, columns: Columns, actions: Float[np.ndarray,
 
 def _names_to_write(columns: Columns, data: Trajectories, source: str) -> Columns:
     sizes = {"observations": data.observation_size, "actions": data.action_size}
-    chosen: dict[str, Any] = {
-        name: getattr(columns, name) or getattr(WRITTEN, name)
-        for name in ("episode", "step", "observations", "actions", "reward", "terminated", "truncated")
-    }
+    chosen: dict[str, Any] = {name: getattr(columns, name) or getattr(WRITTEN, name) for name in _WRITTEN_FIELDS}
     chosen["episode"] = chosen["episode"][:1]
     for name, size in sizes.items():
         given = chosen[name]

@@ -164,6 +164,7 @@ class NetworkPolicy:
         normaliser = PolicyNormaliser(**parts)
         layers = layers_from(tensors, f"{seed}/")
         _require_chained(layers, normaliser)
+        _require_usable(layers, normaliser)
         return cls(layers, normaliser, seed, steps, config)
 
     def _outputs(self, observation: np.ndarray) -> np.ndarray:
@@ -185,6 +186,19 @@ def _require_chained(layers: Layers, normaliser: PolicyNormaliser) -> None:
         size = weight.shape[1]
     if size not in (actions, 2 * actions):
         raise ValueError(f"the last layer gives {size} numbers for {actions} actions")
+
+
+def _require_usable(layers: Layers, normaliser: PolicyNormaliser) -> None:
+    """Raise ValueError unless observations and actions can be scaled; weights may be NaN where training diverged."""
+    arrays = {**normaliser._asdict(), **named(layers)}
+    if wrong := [name for name, array in arrays.items() if array.dtype.kind != "f"]:
+        raise ValueError(f"{wrong[0]} holds no floating-point numbers")
+    if wrong := [name for name, array in normaliser._asdict().items() if not np.isfinite(array).all()]:
+        raise ValueError(f"{wrong[0]} is not finite")
+    if not (normaliser.std > 0).all() or normaliser.limit.shape or not normaliser.limit > 0:
+        raise ValueError("std or limit is not above 0")
+    if not (normaliser.low <= normaliser.high).all():
+        raise ValueError("low is above high")
 
 
 def save_policies(policies: Sequence[Policy], path: Path, config: dict[str, Any] | None = None) -> None:

@@ -32,6 +32,8 @@ def place(run: Run, seed: int | None = None) -> Place:
     """Return where the files of a seed are; the first seed's if not given."""
     first, seeds = run.fact("seed", int), run.fact("seeds", int)
     stitchings = run.fact("stitching", dict).get("stitchings", 1)
+    if not isinstance(stitchings, int):
+        raise InputError(f"{run.path('run.json')}: its config has no usable 'stitchings': start a new run")
     seed, last = first if seed is None else seed, first + max(seeds, stitchings) - 1
     if not first <= seed <= last:
         known = f"the seeds are {first} to {last}" if last > first else f"its seed is {first}"
@@ -62,8 +64,11 @@ def read_graph(run: Run, where: str, data: Trajectories) -> StitchGraph:
             all(len(array) == nodes for array in by_node)
             and all(len(array) == edges for array in by_edge)
             and np.array_equal(graph.episode, ragged.owners(data.lengths + 1))
-            and len(offsets) == nodes + 1
+            and all(array.dtype.kind in "iu" for array in (index, offsets, graph.edges.source, graph.edges.target))
+            and offsets.shape == (nodes + 1,)
+            and offsets[0] == 0
             and offsets[-1] == len(index)
+            and bool((np.diff(offsets) >= 0).all())
             and all(_within(array, nodes) for array in (index, graph.edges.source, graph.edges.target))
         )
         if not fits:

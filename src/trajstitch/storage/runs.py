@@ -202,7 +202,7 @@ def damaged(path: Path, advice: str = REMOVE) -> Iterator[None]:
         raise
     except OSError as error:
         raise InputError(f"{path}: can't be read ({error.strerror or error}): {advice}") from error
-    except (ValueError, LookupError, TypeError, AttributeError, AssertionError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, AssertionError, RecursionError, OverflowError) as error:
         reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
         raise InputError(f"{path}: is damaged or belongs to another job ({reason}): {advice}") from error
 
@@ -260,7 +260,8 @@ def tree_from(tensors: dict[str, np.ndarray], like: Any, where: str) -> Any:
         if not eqx.is_array(old):
             return old
         name = jax.tree_util.keystr(path)
-        if name not in tensors or tensors[name].shape != np.shape(_raw(old)):
+        raw = _raw(old)
+        if name not in tensors or (tensors[name].shape, tensors[name].dtype) != (np.shape(raw), raw.dtype):
             raise InputError(f"{where}: {name} doesn't fit this config and data: {REMOVE}")
         fresh = jnp.asarray(tensors[name])
         return jax.random.wrap_key_data(fresh) if _is_key(old) else fresh

@@ -1,5 +1,6 @@
 """Safetensors files: written whole or not at all, read with an error that names the file."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,7 +17,11 @@ def save_tensors(
 ) -> None:
     """Write arrays by name, with `facts` as the file's metadata. An existing file is replaced in one step."""
     with replacing(Path(path), force=force) as fresh:
-        save_file({name: np.asarray(array, order="C") for name, array in tensors.items()}, fresh, facts)
+        try:
+            save_file({name: np.asarray(array, order="C") for name, array in tensors.items()}, fresh, facts)
+        except SafetensorError as error:  # of a full disk too, with the system's number in its text
+            number = re.search(r"(?:code:|os error) (\d+)", str(error))
+            raise OSError(int(number[1]) if number else 0, str(error)) from error
         fresh.chmod(0o644)  # safetensors makes files that only their owner can read
 
 
@@ -29,7 +34,7 @@ def read_tensors(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, str
         for name in names:  # opened again for each array: an open file keeps in memory all that was read from it
             with safe_open(path, framework="numpy") as file:
                 tensors[name] = file.get_tensor(name)
-    except (OSError, SafetensorError) as error:
+    except Exception as error:  # the library's own, of many types
         raise InputError(f"{path}: can't be read ({error})") from error
     return tensors, facts
 

@@ -1,0 +1,461 @@
+"""Files made to harm: they read no other file, take no memory and no time, and write nothing to a terminal but text."""
+
+import io
+import json
+import logging
+import resource
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import gymnasium
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+import trajstitch
+from soak.samples import logged, rows, stitched
+from trajstitch import InputError, Metadata, cli, formats
+from trajstitch.data import environments
+from trajstitch.data.environments import spec_json
+from trajstitch.errors import clean, one_line
+from trajstitch.formats import limits
+from trajstitch.progress import SafeConsole, logger, progress
+from trajstitch.storage.markdown import markdown_table
+
+SECRET = "the-secret-of-another-file"
+
+
+def refused(uri: str, **options: object) -> str:
+    """Return the one line with which a file is refused, within 10 seconds and little memory."""
+    start, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError) as caught:
+        formats.load(uri, **options)  # pyright: ignore[reportArgumentType]
+    assert time.process_time() - start < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+def write_d4rl(path: Path, change: Callable[[h5py.File], object]) -> None:
+    with h5py.File(path, "w") as file:
+        for name, array in rows().items():
+            file[name] = array
+        change(file)
+
+
+def put(name: str, make: Callable[[h5py.File, str], object]) -> Callable[[h5py.File], None]:
+    def change(file: h5py.File) -> None:
+        del file[name]
+        make(file, name)
+
+    return change
+
+
+# HDF5 files that point out of themselves
+
+
+def external_storage(file: h5py.File, name: str, size: int = 12) -> None:
+    file.create_dataset(name, (size,), "f4", external=[("secret.bin", 0, 4 * size)])
+
+
+def external_link(file: h5py.File, name: str, size: int = 12) -> None:
+    file[name] = h5py.ExternalLink("other.hdf5", "/rewards")
+
+
+def soft_link_out(file: h5py.File, name: str, size: int = 12) -> None:
+    file["/way"] = h5py.ExternalLink("other.hdf5", "/")
+    file[name] = h5py.SoftLink("/way/rewards")
+
+
+def virtual(file: h5py.File, name: str, size: int = 12) -> None:
+    layout = h5py.VirtualLayout((size,), "f4")
+    layout[:] = h5py.VirtualSource("other.hdf5", "rewards", (12,))[:size]
+    file.create_virtual_dataset(name, layout)
+
+
+WAYS_OUT = {
+    "stored in another file": external_storage,
+    "a link to another file": external_link,
+    "way is a link to another file": soft_link_out,
+    "a virtual dataset": virtual,
+}
+
+
+@pytest.fixture
+def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("secret.bin").write_bytes((SECRET * 4).encode())
+    with h5py.File("other.hdf5", "w") as file:
+        file["rewards"] = np.full(12, 1234.5, "f4")
+    return tmp_path
+
+
+@pytest.mark.parametrize("complaint", WAYS_OUT)
+@pytest.mark.parametrize("ours", [False, True])
+def test_d4rl_file_reads_no_other_file(complaint, ours, secrets, capsys):
+    if ours:
+        trajstitch.save(stitched(), "d4rl:log.hdf5")
+        with h5py.File("log.hdf5", "a") as file:
+            put("rewards", WAYS_OUT[complaint])(file)
+    else:
+        write_d4rl(Path("log.hdf5"), put("rewards", WAYS_OUT[complaint]))
+    assert cli.run(["convert", "d4rl:log.hdf5", "npz:out.npz"]) == 2
+    assert complaint in capsys.readouterr().err
+    assert not Path("out.npz").exists()
+
+
+@pytest.mark.parametrize("complaint", WAYS_OUT)
+@pytest.mark.parametrize("name", ["rewards", "terminations"])
+@pytest.mark.parametrize("episode", [0, 2])
+def test_minari_set_reads_no_other_file(complaint, name, episode, secrets, minari_store):
+    trajstitch.save(stitched(), "minari:my/log-v0")
+    with h5py.File(minari_store / "my" / "log-v0" / "data" / "main_data.hdf5", "a") as file:
+        group = file[f"episode_{episode}"]
+        assert isinstance(group, h5py.Group)
+        del group[name]
+        WAYS_OUT[complaint](group, name, 4)  # pyright: ignore[reportArgumentType]
+    assert complaint in refused("minari:my/log-v0")
+
+
+@pytest.mark.parametrize("key", ["note", "metadata/author", "infos/qpos"])
+def test_link_out_of_what_is_not_even_read_is_refused(key, secrets):
+    write_d4rl(Path("log.hdf5"), lambda file: file.__setitem__(key, h5py.ExternalLink("/dev/zero", "/")))
+    assert "a link to another file" in refused("d4rl:log.hdf5")
+
+
+def test_soft_link_within_the_file_is_followed(tmp_path):
+    def change(file: h5py.File) -> None:
+        file.move("rewards", "logged/rewards")
+        file["rewards"] = h5py.SoftLink("/logged/rewards")
+
+    write_d4rl(tmp_path / "log.hdf5", change)
+    assert formats.load(f"d4rl:{tmp_path}/log.hdf5").equals(logged())
+
+
+# Files that declare more than they hold
+
+
+def huge(file: h5py.File, name: str) -> None:
+    file.create_dataset(name, (10**8, 3), "f4", chunks=(1000, 3))
+
+
+def without_end(file: h5py.File, name: str) -> None:
+    file.create_dataset(name, (2**60, 3), "f4", chunks=(1000, 3))
+
+
+def huge_chunk(file: h5py.File, name: str) -> None:
+    shape = (12, 3) if name == "observations" else (12,)
+    file.create_dataset(name, shape, "f4", chunks=(1 << 28, *shape[1:]), maxshape=(None, *shape[1:]))
+
+
+def tiny_chunks(file: h5py.File, name: str) -> None:
+    file.create_dataset(name, (10**7,), "f4", chunks=(1,))
+
+
+@pytest.mark.parametrize("make", [huge, without_end, huge_chunk, tiny_chunks])
+@pytest.mark.parametrize("name", ["observations", "rewards"])
+def test_hdf5_that_declares_too_much_is_refused_at_once(make, name, tmp_path):
+    def change(file: h5py.File) -> None:
+        for other in rows() if make is not huge_chunk else [name]:
+            shape = rows()[other].shape
+            del file[other]
+            if make is huge_chunk:
+                make(file, other)
+            else:
+                sizes = {huge: 10**8, without_end: 2**60, tiny_chunks: 10**7}
+                chunk = 1 if make is tiny_chunks else 1000
+                file.create_dataset(other, (sizes[make], *shape[1:]), rows()[other].dtype, chunks=(chunk, *shape[1:]))
+
+    write_d4rl(tmp_path / "log.hdf5", change)
+    line = refused(f"d4rl:{tmp_path}/log.hdf5")
+    assert "declares" in line
+    assert "`allow_large=True`" in line or "memory are free" in line
+
+
+@pytest.mark.parametrize("times", [3, 200_000])
+def test_minari_set_that_repeats_an_episode_is_bounded(times, minari_store):
+    trajstitch.save(replace(logged(), provenance=None), "minari:my/log-v0")
+    folder = minari_store / "my" / "log-v0" / "data"
+    with h5py.File(folder / "main_data.hdf5", "a", libver="latest") as file:
+        for episode in range(3, min(times, 20_000)):
+            file[f"episode_{episode}"] = file["episode_0"]
+    stored = json.loads((folder / "metadata.json").read_text())
+    (folder / "metadata.json").write_text(json.dumps({**stored, "total_episodes": times}))
+    if times == 3:
+        assert formats.load("minari:my/log-v0").equals(logged())
+    else:
+        assert "declares" in refused("minari:my/log-v0")
+
+
+def npz_with(path: Path, name: str, header: dict[str, object], content: bytes = b"") -> None:
+    """Write a foreign NPZ file with one array whose header says something else."""
+    np.savez(path, **{key: array for key, array in rows().items() if key != name})  # pyright: ignore[reportArgumentType]
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        file = io.BytesIO()
+        np.lib.format.write_array_header_1_0(file, header)  # pyright: ignore[reportArgumentType]
+        archive.writestr(f"{name}.npy", file.getvalue() + content)
+
+
+@pytest.mark.parametrize("shape", [(10**12,), (2**62, 2**62), (10**9, 3)])
+def test_npz_with_a_huge_shape_is_one_line(shape, tmp_path):
+    npz_with(tmp_path / "log.npz", "rewards", {"descr": "<f4", "fortran_order": False, "shape": shape})
+    assert "rewards declares another size than it has" in refused(f"npz:{tmp_path}/log.npz")
+
+
+def test_npz_of_zeros_is_refused_unless_allowed(tmp_path):
+    count = 40_000_000
+    header = {"descr": "|b1", "fortran_order": False, "shape": (count,)}
+    npz_with(tmp_path / "log.npz", "rewards", header, bytes(count))
+    with zipfile.ZipFile(tmp_path / "log.npz", "a", zipfile.ZIP_DEFLATED) as archive:
+        file = io.BytesIO()
+        np.save(file, np.zeros(count, bool))
+        archive.writestr("dones.npy", file.getvalue())
+    assert (tmp_path / "log.npz").stat().st_size < 1 << 20
+    uri = f"npz:{tmp_path}/log.npz"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "ALWAYS_FINE", 1 << 20)
+        assert "declares 40 MB of data in" in refused(uri)
+        # Allowed, it is read, and then refused for what it is.
+        with pytest.raises(InputError, match="rows"):
+            formats.load(uri, allow_large=True)
+
+
+def test_parquet_that_repeats_one_value_is_refused(tmp_path):
+    column = pa.array(np.zeros(10_000_000, np.int8))
+    table = pa.table(dict.fromkeys(("episode", "obs", "action", "reward"), column))
+    pyarrow.parquet.write_table(table, tmp_path / "log.parquet")
+    assert (tmp_path / "log.parquet").stat().st_size < 1 << 20
+    assert "declares" in refused(f"table:{tmp_path}/log.parquet")
+
+
+def test_compressed_csv_is_unpacked_only_as_far_as_is_sane(tmp_path):
+    import gzip
+
+    content = b"episode,obs,action,reward\n" + b"1,1,1,1\n" * 12_500_000
+    (tmp_path / "log.csv.gz").write_bytes(gzip.compress(content, 1))
+    assert (tmp_path / "log.csv.gz").stat().st_size < 1 << 20
+    assert "`allow_large=True`" in refused(f"table:{tmp_path}/log.csv.gz")
+
+
+def test_text_that_many_rows_share_is_kept_once(tmp_path):
+    rows = 10_000
+    label = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array(["x" * 1_000_000]))
+    numbers = pa.array(np.arange(rows, dtype=np.float32))
+    ends = pa.array(np.arange(rows) == rows - 1)
+    table = pa.table({"episode": label, "obs": numbers, "action": numbers, "reward": numbers, "done": ends})
+    pyarrow.parquet.write_table(table, tmp_path / "log.parquet")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert len(formats.load(f"table:{tmp_path}/log.parquet")) == 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+
+
+def test_csv_of_too_many_columns_is_refused(tmp_path):
+    (tmp_path / "log.csv").write_text(",".join(f"obs_{number}" for number in range(50_000)) + "\n")
+    assert "50,000 columns" in refused(f"table:{tmp_path}/log.csv")
+
+
+def test_allow_large_is_a_flag_of_every_verb_that_loads(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(limits, "ALWAYS_FINE", 0)
+    monkeypatch.setattr(limits, "RATIO", 0)
+    trajstitch.save(logged(), "npz:log.npz")
+    assert cli.run(["inspect", "npz:log.npz"]) == 2
+    assert "--allow-large" in capsys.readouterr().err
+    assert cli.run(["convert", "npz:log.npz", "npz:out.npz", "--allow-large"]) == 0
+    assert trajstitch.load("npz:out.npz", allow_large=True).equals(logged())
+    for verb in ("stitch", "evaluate", "simulate", "inspect"):
+        with pytest.raises(SystemExit):
+            cli.run([verb, "--help"])
+        assert "--allow-large" in capsys.readouterr().out
+
+
+def test_more_than_the_machine_has_is_refused_even_if_allowed(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "free_memory", lambda: 100)
+    trajstitch.save(logged(), f"npz:{tmp_path}/log.npz")
+    assert "memory are free" in refused(f"npz:{tmp_path}/log.npz", allow_large=True)
+
+
+# Environments
+
+
+def test_nothing_but_rollouts_starts_an_environment(tmp_path, monkeypatch, minari_store):
+    monkeypatch.chdir(tmp_path)
+
+    def forbidden(*_: object, **__: object) -> None:
+        raise AssertionError("an environment was started")
+
+    monkeypatch.setattr(gymnasium, "make", forbidden)
+    trajstitch.save(logged(), "minari:my/log-v0")
+    facts = minari_store / "my" / "log-v0" / "data" / "metadata.json"
+    stored = json.loads(facts.read_text())
+    facts.write_text(json.dumps({name: value for name, value in stored.items() if not name.endswith("_space")}))
+    assert cli.run(["inspect", "minari:my/log-v0"]) == 0
+    for target in ("npz:log.npz", "d4rl:log.hdf5", "table:log.parquet", "minari:my/other-v0"):
+        assert cli.run(["convert", "minari:my/log-v0", target]) == 0
+        assert formats.load(target).equals(logged())
+    assert cli.run(["train", "bc", "npz:log.npz", "--steps", "2", "--seeds", "1", "--run", "run"]) == 0
+    assert cli.run(["sets"]) == 0
+    trajstitch.save(logged()[0], "npz:one.npz")
+    assert cli.run(["stitch", "npz:one.npz", "npz:better.npz", "--preset", "quick", "--run", "stitched"]) == 0
+
+
+def test_nested_minari_set_without_spaces_is_loaded_from_its_arrays(minari_store):
+    trajstitch.save(logged(nested=True), "minari:my/log-v0")
+    facts = minari_store / "my" / "log-v0" / "data" / "metadata.json"
+    stored = json.loads(facts.read_text())
+    facts.write_text(json.dumps({name: value for name, value in stored.items() if not name.endswith("_space")}))
+    loaded = formats.load("minari:my/log-v0")
+    assert loaded.equals(logged())
+    assert any("no spaces are recorded" in finding.detail for finding in loaded.metadata.findings)
+
+
+@pytest.mark.parametrize("value", ["/etc/passwd", "../x.xml", "~/x", "./x", ".x", ["a", "/b"], {"a": "/b"}, "C:\\x"])
+def test_arguments_of_an_environment_name_no_file(value):
+    spec = json.dumps({**json.loads(spec_json("Pendulum-v1")), "kwargs": {"g": value}})
+    with pytest.raises(InputError, match="may not name other files"):
+        environments.spec(Metadata(environment=spec))
+
+
+@pytest.fixture
+def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module that leaves a mark when it is imported, and holds an environment."""
+    mark = tmp_path / "ran-code"
+    source = "from gymnasium.envs.classic_control.pendulum import PendulumEnv\nclass Env(PendulumEnv): pass\n"
+    (tmp_path / "evil_code.py").write_text(f"import pathlib\npathlib.Path({str(mark)!r}).touch()\n{source}")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "evil_code", raising=False)
+    return mark
+
+
+def test_columns_in_a_parquet_file_import_nothing(evil):
+    trajstitch.save(logged(), "table:log.parquet")
+    table = pyarrow.parquet.read_table("log.parquet")
+    stored = json.loads(table.schema.metadata[b"trajstitch"])
+    stored["columns"]["environment"] = "evil_code:Evil-v0"
+    pyarrow.parquet.write_table(table.replace_schema_metadata({"trajstitch": json.dumps(stored)}), "log.parquet")
+    assert formats.load("table:log.parquet").equals(logged())
+    assert not evil.exists()
+
+
+def test_columns_in_a_run_folder_import_nothing(evil):
+    from trajstitch.benchmark.sources import reload_source
+    from trajstitch.data.source_facts import source_facts
+    from trajstitch.storage.runs import Run
+
+    trajstitch.save(logged(), "table:log.csv")
+    facts = source_facts(logged(), "table:log.csv", {"environment": "evil_code:Evil-v0"})
+    run = Run.start(Path("run"), "train", facts)
+    with pytest.raises(InputError, match="unknown environment 'evil_code:Evil-v0'"):
+        reload_source(run)
+    assert not evil.exists()
+
+
+def test_users_word_starts_the_environment_of_the_data(evil, monkeypatch, capsys):
+    spec = {**json.loads(spec_json("Pendulum-v1")), "id": "Evil-v0", "entry_point": "evil_code:Env"}
+    monkeypatch.setattr(gymnasium, "registry", dict(gymnasium.registry))
+    monkeypatch.setattr("gymnasium.envs.registration.registry", gymnasium.registry)
+    data = replace(logged(), metadata=Metadata("log", environment=json.dumps(spec)))
+    trajstitch.save(data, "npz:log.npz")
+    assert cli.run(["train", "bc", "npz:log.npz", "--steps", "2", "--seeds", "1", "--run", "run"]) == 0
+    assert cli.run(["evaluate", "run", "--episodes", "1"]) == 2
+    assert "--trust-environment" in capsys.readouterr().err
+    assert not evil.exists()
+    assert cli.run(["evaluate", "run", "--episodes", "1", "--processes", "1", "--trust-environment"]) == 0
+    assert evil.exists()
+
+
+# Terminals, logs and pages
+
+ESCAPES = "\x1b]0;owned\x07\x1b[2J\x1b[31m\x9b31m\u202e\u2028\x08\r\nerror: forged"
+
+
+def test_clean_text_commands_no_terminal():
+    shown = clean(ESCAPES)
+    assert not set(shown) & {
+        *map(chr, range(9)),
+        *map(chr, range(11, 32)),
+        *map(chr, range(127, 160)),
+        "\u202e",
+        "\u2028",
+    }
+    assert r"\x1b[31m" in shown
+    assert "\n" not in one_line(ESCAPES)
+    assert clean("ä × – ✓ 日本\t\n") == "ä × – ✓ 日本\t\n"
+
+
+def evil_files(folder: Path) -> list[str]:
+    """Write files whose names, keys, headers, ids and texts hold escapes; return their URIs."""
+    named = replace(
+        logged(), metadata=replace(logged().metadata, name=ESCAPES, extra={"observation_names": [ESCAPES] * 3})
+    )
+    trajstitch.save(named, f"npz:{folder}/name.npz")
+    np.savez(folder / "key.npz", **rows(), **{ESCAPES: np.zeros(3)})  # pyright: ignore[reportArgumentType]
+    np.savez(folder / "keys.npz", **{ESCAPES: np.zeros(3)})  # pyright: ignore[reportArgumentType]
+    spec = json.dumps({**json.loads(spec_json("Pendulum-v1")), "id": ESCAPES})
+    trajstitch.save(replace(logged(), metadata=Metadata("a", environment=spec)), f"npz:{folder}/id.npz")
+    write_d4rl(folder / "group.hdf5", lambda file: file.__setitem__(ESCAPES.replace("/", ""), 1.0))
+    write_d4rl(folder / "missing.hdf5", lambda file: [file.__setitem__(ESCAPES, 1.0), file.__delitem__("rewards")])
+    header = f'"{ESCAPES}",obs,action,reward,done\n'.replace("\r\n", " ")
+    (folder / "header.csv").write_text(header + "1,1,1,1,0\n1,2,2,2,1\n")
+    (folder / "cell.csv").write_text(f"obs,action,reward,done\n1,1,1,{ESCAPES[:20]}\n")
+    (folder / "number.csv").write_text(f"obs,action,reward,done\n{ESCAPES[:20]},1,1,1\n")
+    table = pa.table({ESCAPES: ["a"], "obs": [1.0], "action": [1.0], "reward": ["b"], "done": [True]})
+    pyarrow.parquet.write_table(table, folder / "column.parquet")
+    tables = ("header.csv", "cell.csv", "number.csv", "column.parquet")
+    return [
+        *(f"npz:{folder}/{name}.npz" for name in ("name", "key", "keys", "id")),
+        *(f"d4rl:{folder}/{name}.hdf5" for name in ("group", "missing")),
+        *(f"table:{folder}/{name}" for name in tables),
+    ]
+
+
+def test_no_escape_of_a_file_reaches_the_terminal(tmp_path, capsys):
+    for uri in evil_files(tmp_path):
+        for arguments in (
+            ["inspect", uri],
+            ["inspect", uri, "--json"],
+            ["convert", uri, f"npz:{tmp_path}/out.npz", "--force"],
+        ):
+            cli.run(arguments)
+            shown = capsys.readouterr()
+            for text in (shown.out, shown.err):
+                assert not set(text) & {"\x1b", "\x07", "\x08", "\r", "\x9b", "\u202e", "\u2028"}, (arguments, text)
+                assert not any(line.startswith("error: forged") for line in text.splitlines()), (arguments, text)
+
+
+def test_log_lines_are_clean_in_any_handler(caplog):
+    with caplog.at_level(logging.INFO, "trajstitch"):
+        logger.info(f"loading {ESCAPES}")
+    assert "\x1b" not in caplog.text
+
+
+def test_our_own_colours_stay(monkeypatch):
+    from rich.text import Text
+
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    console = SafeConsole()
+    with console.capture() as shown:
+        console.print(Text.assemble((f"name{ESCAPES}", "bold red")))
+    assert "\x1b[1;31m" in shown.get()
+    assert "\x1b[2J" not in shown.get()
+
+
+def test_progress_of_a_strange_name_is_drawn(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with progress(f"loading [/]{ESCAPES}", 2) as advance:
+        advance(2, note="[/red]\x1b]0;owned\x07")
+    assert "\x1b]0" not in capsys.readouterr().err
+
+
+def test_no_html_reaches_a_page():
+    table = markdown_table(["set"], [["<script>alert(1)</script>\n| forged |"]])
+    assert "<script" not in table
+    assert len(table.splitlines()) == 3
