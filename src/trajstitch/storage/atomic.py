@@ -1,17 +1,24 @@
 """Write files and folders whole or not at all: into a temporary folder beside the target, then rename."""
 
+import ctypes
 import errno
 import os
 import shutil
-import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 
 from trajstitch.errors import InputError
+from trajstitch.storage.locks import try_lock
 
 PREFIX = ".trajstitch-"
+"""Start of the names of temporary folders and locks."""
+LOCK = "lock"
+"""The file in a temporary folder that is locked while its owner lives."""
+NEW = 3600
+"""Seconds after which a folder without a lock is not just about to be locked, but left by a killed process."""
 
 
 def require_free(target: Path, *, force: bool, folder: bool = False) -> None:
@@ -47,26 +54,42 @@ def replacing(target: Path, *, force: bool, folder: bool = False) -> Iterator[Pa
     require_free(target, force=force, folder=folder)
     parent = target.absolute().parent
     made = [missing for missing in (parent, *parent.parents) if not missing.exists()]
-    workspace = None
+    workspace = lock = None
     try:
         parent.mkdir(parents=True, exist_ok=True)
         _remove_stale(parent)
-        workspace = Path(mkdtemp(prefix=f"{_prefix()}{os.getpid()}-", dir=parent))
-        fresh = workspace / target.name
+        workspace = Path(mkdtemp(prefix=PREFIX, dir=parent))
+        with suppress(OSError):  # a file system without locks
+            lock = try_lock(workspace / LOCK)
+        fresh = workspace / "new" / target.name
+        fresh.parent.mkdir()
         yield fresh
-        _take_place(fresh, target, workspace)
+        _to_disk(fresh)
+        _take_place(fresh, target, workspace, force=force)
+        _to_disk(parent, inside=False)
         made = []
     except OSError as error:
         raise _as_input_error(error, target) from error
     finally:
         if workspace is not None:
             shutil.rmtree(workspace, ignore_errors=True)
+        if lock is not None:
+            lock.release()
         for folder_made in made:
             with suppress(OSError):
                 folder_made.rmdir()
 
 
-def _take_place(fresh: Path, target: Path, workspace: Path) -> None:
+def _take_place(fresh: Path, target: Path, workspace: Path, *, force: bool) -> None:
+    if not force:
+        try:
+            _rename_to_nothing(fresh, target)
+        except FileExistsError as error:
+            raise InputError(
+                f"{target}: another job wrote it meanwhile, and it is left as it is: choose another name, or overwrite "
+                "it with `force=True`"
+            ) from error
+        return
     if not target.is_dir():
         fresh.replace(target)
         return
@@ -81,30 +104,51 @@ def _take_place(fresh: Path, target: Path, workspace: Path) -> None:
         raise
 
 
-def _prefix() -> str:
-    """Start of a workspace's name: it holds the machine, since folders may be shared, and then the process id."""
-    return f"{PREFIX}{socket.gethostname()}-"
+def _rename_to_nothing(fresh: Path, target: Path) -> None:
+    """Rename in one step, or raise FileExistsError if there is something at `target`."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError, TypeError):  # neither Linux nor its C library
+        rename = None
+    if rename is not None:
+        here, no_replace = -100, 1
+        if rename(here, os.fsencode(fresh), here, os.fsencode(target), no_replace) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in (errno.EINVAL, errno.ENOSYS):  # the file system can't
+            raise OSError(code, os.strerror(code), str(target))
+    if target.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+    fresh.rename(target)
+
+
+def _to_disk(path: Path, *, inside: bool = True) -> None:
+    """Wait until a file, or a folder and what is inside, is on the disk, so that it survives if the power fails."""
+    for one in (path, *(path.rglob("*") if inside and path.is_dir() else ())):
+        with suppress(OSError):  # some file systems can't for folders
+            handle = os.open(one, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
 
 
 def _remove_stale(parent: Path) -> None:
-    for left in parent.glob(f"{_prefix()}*-*"):
-        owner = left.name.removeprefix(_prefix()).partition("-")[0]
-        if not owner.isdigit() or _alive(int(owner)):
+    """Remove what killed processes left: temporary folders that nobody has locked."""
+    for left in parent.glob(f"{PREFIX}*"):
+        if not left.is_dir() or left.is_symlink():
             continue
-        for replaced in left.glob("replaced/*"):
-            if not (parent / replaced.name).exists():
-                replaced.rename(parent / replaced.name)
-        shutil.rmtree(left, ignore_errors=True)
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        with suppress(OSError):
+            if not (left / LOCK).exists() and time.time() - left.stat().st_mtime < NEW:
+                continue
+            lock = try_lock(left / LOCK)
+            if lock is None:
+                continue
+            for replaced in left.glob("replaced/*"):
+                if not (parent / replaced.name).exists():
+                    replaced.rename(parent / replaced.name)
+            shutil.rmtree(left, ignore_errors=True)
+            lock.release()
 
 
 def _as_input_error(error: OSError, target: Path) -> InputError:

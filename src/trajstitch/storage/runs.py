@@ -6,7 +6,8 @@
     *.json          results and finished stages
     *.safetensors   models, training states and graphs
 
-Everything but a new line of the metrics is written whole or not at all: if a stage's file exists, the stage is done.
+A job locks its folder, so that no other works in it at the same time. Everything but a new line of the metrics is
+written whole or not at all: if a stage's file exists, the stage is done.
 """
 
 import importlib.metadata
@@ -26,10 +27,14 @@ import numpy as np
 
 from trajstitch.errors import InputError
 from trajstitch.storage.atomic import PREFIX, replacing
+from trajstitch.storage.locks import hold
 from trajstitch.storage.tensors import read_tensors, save_tensors
 
 RUN_FORMAT = 2
 """Version of the layout of run folders. Raise it when runs written before can no longer be read."""
+
+LOCK = f"{PREFIX}lock"
+"""The file in a run's folder that is locked while a job works in it."""
 
 PACKAGES = ("trajstitch", "jax", "numpy", "gymnasium", "mujoco", "minari")
 
@@ -64,10 +69,18 @@ class Run:
         config = json.loads(json.dumps(config))
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder} is a file: `run` must be a folder")
-        if folder.exists() and any(not path.name.startswith(PREFIX) for path in folder.iterdir()):
-            if not resume:
-                raise InputError(f"{folder} exists already: continue it with `resume=True`, or choose another `run`")
-            run = cls.open(folder, kind)
+        if not _is_new(folder):
+            _require_resume(folder, resume)
+            cls.open(folder, kind)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{folder}: can't be made ({error.strerror or error}): choose another `run`") from error
+        run = cls(folder, {})
+        hold(folder / LOCK, run, str(folder))
+        if not _is_new(folder):  # looked at again: only now nobody else can change it
+            _require_resume(folder, resume)
+            run.facts = cls.open(folder, kind).facts
             if (other := _difference(run.facts["config"], config)) is not None:
                 raise InputError(
                     f"{folder} was started with {other}: resume it with the same settings, or choose another `run`"
@@ -82,7 +95,7 @@ class Run:
             "command": command or command_line(),
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-        run = cls(folder, facts)
+        run.facts = facts
         run.write_json("run", facts)
         return run
 
@@ -180,6 +193,16 @@ class Run:
     def read_tree(self, name: str, like: Any) -> Any:
         """Return the pytree saved as `name`; `like` has its structure and shapes."""
         return tree_from(self.read_tensors(name), like, str(self.path(f"{name}.safetensors")))
+
+
+def _is_new(folder: Path) -> bool:
+    """Return whether a folder holds nothing but what a killed or waiting job left there."""
+    return not folder.exists() or all(path.name.startswith(PREFIX) for path in folder.iterdir())
+
+
+def _require_resume(folder: Path, resume: bool) -> None:
+    if not resume:
+        raise InputError(f"{folder} exists already: continue it with `resume=True`, or choose another `run`")
 
 
 def write_json(path: Path, value: Any) -> None:

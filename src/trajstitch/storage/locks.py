@@ -1,0 +1,73 @@
+"""Locks on files: they die with the process that holds them, and hold across containers that share a disk."""
+
+import errno
+import json
+import os
+import socket
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from trajstitch.errors import InputError
+from trajstitch.progress import logger
+
+_held: dict[Path, tuple[FileLock, int]] = {}
+"""The locks of this process by their file, each with the number of objects that hold it."""
+
+
+def try_lock(path: Path) -> FileLock | None:
+    """Return a lock that is held until it is released or the process ends; None if another process holds it.
+
+    Raises OSError where the file system has no locks.
+    """
+    lock = FileLock(path, thread_local=False)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return None
+    except NotImplementedError as error:
+        raise OSError(errno.ENOTSUP, "no locks") from error
+    return lock
+
+
+def hold(path: Path, holder: Any, what: str) -> None:
+    """Lock a file for as long as `holder` is alive; raise if another process holds it.
+
+    `what` names in the error what is locked. Objects of one process may hold the same lock.
+    """
+    path = path.resolve()
+    if path not in _held:
+        try:
+            lock = try_lock(path)
+        except OSError as error:
+            logger.warning(f"{what}: can't be locked here ({error.strerror or error}): let no other job use it")
+            return
+        if lock is None:
+            raise InputError(f"{what} is in use{_owner(path)}: wait until it is done, or choose another `run`")
+        me = {"process": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+        path.write_text(json.dumps(me) + "\n")
+        _held[path] = lock, 0
+    lock, holders = _held[path]
+    _held[path] = lock, holders + 1
+    weakref.finalize(holder, _let_go, path)
+
+
+def _let_go(path: Path) -> None:
+    """Release a lock that nothing holds any more."""
+    lock, holders = _held.pop(path)
+    if holders > 1:
+        _held[path] = lock, holders - 1
+    else:
+        lock.release()
+
+
+def _owner(path: Path) -> str:
+    """Return who holds a lock, as text."""
+    try:
+        facts = json.loads(path.read_text())
+        return f" by process {int(facts['process'])} on {facts['host']} since {facts['since']}"
+    except (OSError, ValueError, LookupError, TypeError):
+        return " by another process"
