@@ -1,26 +1,24 @@
 """`learn` takes a log to a chosen policy: within its budget, resumed to the same table, with or without environment."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 
 import trajstitch
 from point import collect
 from test_stitching import SMALL
-from test_train import swings
 from trajstitch import cli
 from trajstitch.errors import InputError
 from trajstitch.evaluation.compare import LOGGED
 from trajstitch.formats import save
 from trajstitch.policies.bc import BC
 from trajstitch.policies.iql import IQL
-from trajstitch.stitching.config import preset
+from trajstitch.stitching.config import PRESETS, preset
 from trajstitch.workflow import stages, timing
 from trajstitch.workflow.budget import (
     FEWEST_STEPS,
@@ -32,12 +30,19 @@ from trajstitch.workflow.budget import (
     parse_budget,
     plan_policies,
     plan_stitching,
+    with_models,
     with_share,
 )
 from trajstitch.workflow.choice import choose_by_estimates, choose_by_rollouts
 from trajstitch.workflow.learn import learn
 
-TINY = {"config": replace(SMALL, tests={"consistency": SMALL.tests["consistency"]}), "steps": 30, "seeds": 2}
+LOG = collect(episodes=20, length=10)
+SHORT = with_models(
+    replace(SMALL, tests={"consistency": SMALL.tests["consistency"]}),
+    {name: replace(model, steps=timing.STEPS) for name, model in model_configs(SMALL).items()},
+)
+"""As many steps as are timed, so that nothing is compiled twice."""
+TINY = {"config": SHORT, "steps": 30, "seeds": 2}
 
 
 def timings(slower: float = 1.0, episode: float | None = 0.5) -> Timings:
@@ -79,13 +84,15 @@ def test_a_plan_keeps_to_its_budget_or_is_the_least(
 
 
 def test_more_time_never_plans_less() -> None:
-    plans = [plan_policies(left, timings(), True) for left in np.geomspace(30, 1e6, 40)]
-    work = [sum(plan.steps.values()) * plan.seeds for plan in plans]
-    assert work == sorted(work)
+    times = np.geomspace(30, 1e6, 40)
+    plans = [plan_policies(left, timings(), True) for left in times]
     assert plans[0].steps == {"bc": FEWEST_STEPS["bc"]}
     assert plans[0].seeds == SEEDS
     assert plans[-1].steps == {"bc": BC().steps, "iql": IQL().steps}
-    shares = [plan_stitching(budget, timings(), 50_000) for budget in np.geomspace(60, 1e5, 40)]
+    for name in ("iql", "bc"):  # cloning makes room for Q-learning when that fits at all
+        steps = [plan.steps.get(name, 0) for plan in plans if name == "iql" or "iql" not in plan.steps]
+        assert steps == sorted(steps)
+    shares = [plan_stitching(budget, timings(), 50_000) for budget in times if budget > 60]
     sizes = [sum(m.steps for m in model_configs(plan.config).values()) for plan in shares if plan is not None]
     assert sizes == sorted(sizes)
     assert shares[-1] is not None
@@ -101,16 +108,6 @@ def test_a_share_of_a_preset_shortens_every_model() -> None:
     whole, half = (model_configs(config) for config in (preset("quick"), with_share(preset("quick"), 0.5)))
     assert set(whole) == {"inverse", "reward", "consistency"}
     assert {name: 2 * model.steps for name, model in half.items()} == {name: one.steps for name, one in whole.items()}
-
-
-def test_measured_speeds_are_of_what_was_run() -> None:
-    data = collect(episodes=12, length=20)
-    found = timing.measure(data, 1.0, None)
-    assert set(found.stitching) == {"quick"}
-    assert set(found.policies) == {"bc"}  # nothing more could fit into a second
-    assert set(found.stitching["quick"].step) == set(model_configs(preset("quick")))
-    assert found.policies["bc"].step > 0
-    assert Timings.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
 def test_what_chooses_is_not_what_is_reported() -> None:
@@ -161,7 +158,7 @@ def test_without_an_environment_doubt_chooses_what_is_nearest_to_the_data(better
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, trajstitch.Learned]:
     """A finished run of the point's log, which names no environment."""
     folder = tmp_path_factory.mktemp("learn")
-    save(collect(episodes=40, length=30), f"npz:{folder}/log.npz")
+    save(LOG, f"npz:{folder}/log.npz")
     return folder, learn(f"npz:{folder}/log.npz", "5m", run=folder / "run", **TINY)
 
 
@@ -176,17 +173,21 @@ def test_without_an_environment_every_method_is_estimated_and_one_chosen(finishe
         assert row.result.low <= row.result.value <= row.result.high
         assert row.than_logged in ("better", "worse", "can't tell")
     assert found.data.has_jumps
-    assert len(found.data) == 36, "a tenth of the episodes is held out"
+    assert len(found.data) == 18, "a tenth of the episodes is held out"
+    errors = json.loads((folder / "run" / "ts-bc" / "action-error.json").read_text())
+    assert errors["held_out"]
     assert found.report == folder / "run" / "report.html"
     page = found.report.read_text()
     assert all(name in page for name in names[1:])
     assert "are estimated to return" in page
 
 
-def test_the_printed_lines_load_the_policy_and_run_it(finished) -> None:
+def test_the_printed_lines_load_the_policy_and_run_it(finished, capsys) -> None:
     _, found = finished
-    done = subprocess.run([sys.executable, "-c", found.code], capture_output=True, text=True, check=True)
-    np.testing.assert_allclose(np.fromstring(done.stdout.strip(" []\n"), sep=" "), found.policy.act(np.zeros(2)), 1e-5)
+    exec(found.code, {})
+    shown = [float(word) for word in capsys.readouterr().out.strip(" []\n").split()]
+    np.testing.assert_allclose(shown, found.policy.act(np.zeros(2)), 1e-5)
+    assert len(found.code.splitlines()) == 5
 
 
 def test_a_finished_run_gives_its_result_at_once(finished, monkeypatch) -> None:
@@ -202,58 +203,75 @@ def test_a_finished_run_gives_its_result_at_once(finished, monkeypatch) -> None:
         learn(f"npz:{folder}/log.npz", "2h", run=folder / "run", resume=True, **TINY)
 
 
-@pytest.mark.parametrize("stage", ["_training_plan", "_evaluate"])
-def test_interrupted_between_stages_it_resumes_to_the_same_table(finished, tmp_path, monkeypatch, stage) -> None:
+def test_interrupted_between_stages_it_resumes_to_the_same_table(finished, tmp_path, monkeypatch) -> None:
     folder, found = finished
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(stages.Job, stage, interrupt)
-        learn(f"npz:{folder}/log.npz", "5m", run=tmp_path / "run", **TINY)
+    for stage in ("_training_plan", "_evaluate"):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(stages.Job, stage, interrupt)
+            learn(f"npz:{folder}/log.npz", "5m", run=tmp_path / "run", resume=True, **TINY)
+    assert (tmp_path / "run" / "ts-iql").exists()
     again = learn(f"npz:{folder}/log.npz", "5m", run=tmp_path / "run", resume=True, **TINY)
     assert again.table == found.table
     assert again.why == found.why
 
 
-def test_with_an_environment_policies_are_rolled_out_and_nothing_is_kept_without_a_run(tmp_path, monkeypatch) -> None:
+class Point(gymnasium.Env):
+    """The point's world, as a user's own environment."""
+
+    observation_space = Box(-np.inf, np.inf, (2,))
+    action_space = Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.state = self.np_random.uniform(-1.5, 1.5, 2)
+        return self.state.astype(np.float32), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.state = self.state + 0.1 * action
+        ended = bool(abs(self.state[0]) > 2)
+        return self.state.astype(np.float32), float(self.state[0] - 0.1 * action @ action), ended, False, {}
+
+
+@pytest.fixture
+def registered(monkeypatch) -> None:
+    monkeypatch.setattr(gymnasium, "registry", dict(gymnasium.registry))
+    gymnasium.register("Point-v0", Point, max_episode_steps=10)
+
+
+def test_in_an_environment_of_ones_own_policies_are_rolled_out(registered, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = trajstitch.learn(swings(), "5m", episodes=2, **TINY)
-    assert found.unit == "score"
-    assert found.report is None
-    assert found.policy_file is None
-    assert list(tmp_path.iterdir()) in ([], [tmp_path / "minari"])
+    found = trajstitch.learn(LOG, "5m", environment="Point-v0", episodes=3, **TINY)
+    assert found.unit == "return"
     for row in found.table[1:]:
         assert row.result.low < row.result.value < row.result.high
-    assert "2 episodes of each policy, and the table shows 2 others" in found.why
-    assert found.policy.act(swings().observations[0]).shape == (1,)
+    assert "3 episodes of each policy, and the table shows 3 others" in found.why
+    assert found.policy.act(LOG.observations[0]).shape == (2,)
+    assert len(found.data) == len(LOG), "scores need no episodes held out"
+    assert found.report is None, "without a run nothing is kept"
+    assert found.policy_file is None
+    assert not any(path.name != "minari" for path in tmp_path.iterdir())
 
 
-def test_an_environment_can_be_named_and_must_fit(tmp_path) -> None:
-    data = swings()
-    bare = replace(data, metadata=replace(data.metadata, environment=None, reference=None))
-    found = learn(bare, "5m", run=tmp_path / "run", environment="Pendulum-v1", episodes=2, **TINY)
-    assert found.unit == "return"
-    scores = json.loads((tmp_path / "run" / "bc" / "scores.json").read_text())
-    assert scores["environment"] == "Pendulum-v1"
-    with pytest.raises(InputError, match="MountainCarContinuous-v0 has 2 observations"):
-        learn(bare, "5m", run=tmp_path / "other", environment="MountainCarContinuous-v0", **TINY)
-    assert not (tmp_path / "other").exists()
+@pytest.mark.parametrize(
+    ("name", "message"), [("Pendulum-v1", "Pendulum-v1 has 3 observations"), ("Pendulum-v99", "unknown environment")]
+)
+def test_an_environment_that_is_named_must_fit(tmp_path, name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        learn(LOG, "5m", run=tmp_path / "run", environment=name, **TINY)
+    assert not (tmp_path / "run").exists()
 
 
-def test_an_environment_that_the_data_names_and_nobody_has_stops_nothing(caplog) -> None:
-    data = collect(episodes=12, length=10)
+def test_an_environment_that_nobody_has_and_equal_returns_stop_nothing(caplog) -> None:
     spec = gymnasium.spec("Pendulum-v1").to_json().replace("Pendulum-v1", "Nowhere-v7")
-    data = replace(data, metadata=replace(data.metadata, environment=spec))
+    few = LOG[np.arange(9)]
+    data = replace(few, rewards=np.zeros_like(few.rewards), metadata=replace(few.metadata, environment=spec))
     found = learn(data, "5m", **TINY)
-    assert found.unit == "estimated return"
     assert "nothing can be rolled out" in caplog.text
-
-
-def test_episodes_of_one_return_leave_q_learning_out(caplog) -> None:
-    data = collect(episodes=12, length=10)
-    found = learn(replace(data, rewards=np.zeros_like(data.rewards)), "5m", **TINY)
+    assert found.unit == "estimated return"
     assert "iql is left out" in caplog.text
     assert [row.name for row in found.table] == [LOGGED, "bc", "best-tenth"]
 
@@ -267,21 +285,27 @@ def test_stitched_data_is_refused(finished) -> None:
 def test_the_command_tells_its_plan_and_learns_from_a_csv(tmp_path, capsys, monkeypatch) -> None:
     """The smallest budget: it says that it is too small and does the least."""
     monkeypatch.chdir(tmp_path)
-    save(collect(episodes=12, length=10), "table:log.csv")
-    assert cli.run(["learn", "table:log.csv", "--run", "run", "--budget", "1s"]) == 0
+    monkeypatch.setitem(PRESETS, "quick", with_share(TINY["config"], 4.0))
+    monkeypatch.setitem(FEWEST_STEPS, "bc", 30)
+    save(LOG[np.arange(9)], "table:log.csv")
+    command = ["learn", "table:log.csv", "--run", "run", "--budget", "1s"]
+    assert cli.run(command) == 0
     out, err = capsys.readouterr()
-    assert "12 episodes, 120 steps" in err
+    assert "9 episodes, 90 steps" in err
     assert "plan for 1 s: stitch by the preset quick with 25% of its steps" in err
+    assert "train 3 policies each of bc, best-tenth, ts-bc, ts-best-tenth with 30 steps" in err
     assert "the budget is too small: this is the least that makes sense" in err
-    assert "is chosen" in out
-    assert f"policy  {Path('run/policy.safetensors')}" in out
-    assert f"page    {Path('run/report.html')}" in out
-    capsys.readouterr()
-    assert cli.run(["learn", "table:log.csv", "--run", "run", "--budget", "1s", "--resume"]) == 0
-    again, err = capsys.readouterr()
-    assert again == out
-    assert err == ""
-    assert cli.run(["learn", "table:log.csv", "--run", "run", "--budget", "1s", "--resume", "--json"]) == 0
+    assert "is chosen: the data can't tell" in out
+    assert "policy  run/policy.safetensors" in out
+    assert "page    run/report.html" in out
+    plan = json.loads(Path("run/plan.json").read_text())
+    measured = Timings.from_json(plan["timings"])
+    assert set(measured.stitching) == {"quick"}
+    assert set(measured.stitching["quick"].step) == set(model_configs(preset("quick")))
+    assert set(measured.policies) == {"bc"}, "nothing more could fit into a second"
+    assert cli.run([*command, "--resume"]) == 0
+    assert capsys.readouterr() == (out, "")
+    assert cli.run([*command, "--resume", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["policy"] == "run/policy.safetensors"
     assert {row["name"] for row in facts["table"] if row["chosen"]} == {facts["chosen"]}

@@ -5,7 +5,7 @@ Everything here is arithmetic on measured speeds (`workflow/timing.py` measures 
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -162,21 +162,21 @@ def stitch_seconds(speed: StitchSpeed, config: StitchConfig, transitions: int, s
     return speed.start + models + speed.transition * transitions
 
 
-def plan_stitching(budget: float, timings: Timings, transitions: int) -> StitchPlan | None:
-    """Return the best stitching that fits into its share of the budget, or the least there is.
+def plan_stitching(budget: float, timings: Timings, transitions: int, spent: float = 0.0) -> StitchPlan | None:
+    """Return the best stitching that fits into its share of what is left of the budget, or the least there is.
 
     None if even the graph alone would take longer than the whole budget.
     """
-    least = None
+    least, room = None, STITCHING * (budget - spent)
     for name, smallest in SMALLEST_SHARES.items():
         speed = timings.stitching.get(name)
         if speed is None:
             continue
         fixed, whole = (stitch_seconds(speed, preset(name), transitions, share) for share in (0.0, 1.0))
-        share = (STITCHING * budget - fixed) / max(whole - fixed, 1e-9)
+        share = (room - fixed) / max(whole - fixed, 1e-9)
         share = math.floor(100 * min(max(share, smallest), 1.0)) / 100
         least = StitchPlan(name, share, fixed + share * (whole - fixed))
-        if least.seconds <= STITCHING * budget * 1.01:
+        if least.seconds <= 1.01 * room:
             return least
         if speed.transition * transitions > budget:
             least = None
@@ -185,7 +185,8 @@ def plan_stitching(budget: float, timings: Timings, transitions: int) -> StitchP
 
 def plan_policies(left: float, timings: Timings, stitched: bool) -> PolicyPlan:
     """Return what to train in the time that is left, where the data was `stitched` or not."""
-    training, counts = TRAINING * left, {name: len(due(stitched, name)) for name in FEWEST_STEPS}
+    left = max(left, 0.0)
+    counts = {name: len(due(stitched, name)) for name in FEWEST_STEPS}
 
     def cost(name: str, steps: int) -> float:
         return timings.policies[name].start + counts[name] * steps * timings.policies[name].step
@@ -193,23 +194,29 @@ def plan_policies(left: float, timings: Timings, stitched: bool) -> PolicyPlan:
     def fitting(name: str, room: float) -> int:
         return min(_rounded((room - cost(name, 0)) / (cost(name, 1) - cost(name, 0))), MOST_STEPS[name])
 
+    def rollouts(names: Iterable[str], seeds: int, episodes: int) -> float:
+        return 2 * seeds * sum(counts[name] for name in names) * episodes * (timings.episode or 0.0)
+
+    def training(names: Iterable[str]) -> float:
+        return min(TRAINING * left, (TRAINING + EVALUATING) * left - rollouts(names, SEEDS, FEWEST_EPISODES))
+
     steps = {}
     if "iql" in timings.policies:
         # Cloning needs far fewer steps: Q-learning gets half of the time, or what cloning can't use.
-        found = fitting("iql", max(training / 2, training - cost("bc", MOST_STEPS["bc"])))
+        room = training(FEWEST_STEPS)
+        found = fitting("iql", max(room / 2, room - cost("bc", MOST_STEPS["bc"])))
         steps = {"iql": found} if found >= FEWEST_STEPS["iql"] else {}
-    used = sum(cost(name, count) for name, count in steps.items())
-    steps = {"bc": max(fitting("bc", training - used), FEWEST_STEPS["bc"]), **steps}
+    room, used = training(("bc", *steps)), sum(cost(name, count) for name, count in steps.items())
+    steps = {"bc": max(fitting("bc", room - used), FEWEST_STEPS["bc"]), **steps}
     used += cost("bc", steps["bc"])
-    seeds = min(max(math.floor(SEEDS * training / used), SEEDS), MOST_SEEDS)
+    seeds = min(max(math.floor(SEEDS * room / used), SEEDS), MOST_SEEDS)
     total, episodes = used * seeds / SEEDS, MOST_EPISODES
-    policies = seeds * sum(counts[name] for name in steps)
     if timings.episode is None:
         total += EVALUATING * left
     else:
-        fit = EVALUATING * left / (2 * policies * timings.episode)
-        episodes = math.floor(min(max(fit, FEWEST_EPISODES), MOST_EPISODES))
-        total += 2 * policies * episodes * timings.episode
+        most = math.floor(EVALUATING * left / rollouts(steps, seeds, 1))
+        episodes = min(max(most, FEWEST_EPISODES), MOST_EPISODES)
+        total += rollouts(steps, seeds, episodes)
     return PolicyPlan(steps, seeds, episodes, total)
 
 

@@ -164,9 +164,9 @@ class Job:
             logger.info("timing a few hundred steps of each learner, to plan what fits into the budget")
             start = time.monotonic()
             timings = measure(data, asked.budget, data.metadata if self.play else None)
-            left = asked.budget - (time.monotonic() - start)
-            stitching = None if asked.config is not None else plan_stitching(left, timings, data.steps)
-            self._tell(timings, stitching, left, len(data) > 1)
+            spent = time.monotonic() - start
+            stitching = None if asked.config is not None else plan_stitching(asked.budget, timings, data.steps, spent)
+            self._tell(timings, stitching, spent, len(data) > 1)
             stored = {"timings": timings.to_json(), "stitching": None if stitching is None else asdict(stitching)}
             self.run.write_json("plan", stored)
         stored = self.run.read_json("plan")
@@ -174,9 +174,9 @@ class Job:
             planned = None if stored["stitching"] is None else StitchPlan(**stored["stitching"])
             return Timings.from_json(stored["timings"]), asked.config or planned
 
-    def _tell(self, timings: Timings, stitching: StitchPlan | None, left: float, several: bool) -> None:
+    def _tell(self, timings: Timings, stitching: StitchPlan | None, spent: float, several: bool) -> None:
         """Log what is planned, and whether the budget is too small for it."""
-        budget, lines, expected = self.settings.budget, [], self.settings.budget - left
+        budget, lines, expected = self.settings.budget, [], spent
         if stitching is not None:
             share = "" if stitching.share == 1 else f" with {stitching.share:.0%} of its steps"
             lines.append(f"stitch by the preset {stitching.preset}{share}, {in_words(stitching.seconds)}")
@@ -217,7 +217,7 @@ class Job:
             if timings is None:
                 plan = PolicyPlan.fixed(self.settings.steps or 1)
             else:
-                plan = plan_policies(max(self.settings.budget - self._spent(), 1.0), timings, stitched)
+                plan = plan_policies(self.settings.budget - self._spent(), timings, stitched)
             plan = self._override(plan)
             logger.info(f"now: {self._described(plan, stitched)}")
             self.run.write_json("training-plan", asdict(plan))
