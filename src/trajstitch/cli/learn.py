@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 from trajstitch.cli.charts import number
 from trajstitch.cli.columns import ColumnFlags
 from trajstitch.cli.output import print_json, stdout
+from trajstitch.evaluation.compare import LOGGED
 from trajstitch.evaluation.scores import Interval
 from trajstitch.learning.bounds import SEED
 from trajstitch.progress import logger
@@ -79,13 +80,15 @@ def show(found: Learned) -> None:
     out = stdout()
     table = Table(box=None, pad_edge=False, header_style="bold")
     verdicts = any(row.than_logged for row in found.table)
-    for title in ("", "learns from", f"{found.unit} [95 %]", "action error", *(["than logged"] if verdicts else [])):
-        table.add_column(title, justify="left" if title in ("", "learns from") else "right", no_wrap=True)
+    for title in ("", "learns from", f"{found.unit} [95 %]", "error", *(["to logged"] if verdicts else [])):
+        table.add_column(title, justify="left" if title in ("", "learns from") else "right", no_wrap="[" in title)
     for row in found.table:
-        cells = [f"→ {row.name}" if row.chosen else f"  {row.name}", row.learns_from, _interval(row.result)]
+        name = "the data" if row.name == LOGGED else row.name
+        cells = [f"→ {name}" if row.chosen else f"  {name}", row.learns_from, _interval(row.result)]
         cells += ["" if row.action_error is None else f"{row.action_error:.3f}", row.than_logged or ""]
         table.add_row(*cells[: len(table.columns)], style="bold" if row.chosen else None)
     out.print(table)
+    out.print("error: distance of the actions from logged ones, scaled to ±1\n", soft_wrap=True)
     out.print(found.why, soft_wrap=True)
     out.print(f"policy  {found.policy_file}", soft_wrap=True)
     if found.report is not None:

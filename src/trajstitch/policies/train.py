@@ -136,8 +136,8 @@ def train_run(
     """Train policies in a run's folder, or continue a run with `resume`; return the run.
 
     `top` is the fraction of the episodes to learn from, the best by `Trajectories.best`. `hold_out` is the share of
-    these kept to measure the action error on: if not given, 0.1 if the data names no environment, else 0; none if `held_out` are
-    episodes that were kept aside before. `source` are facts about the data for the run's config.
+    these kept to measure the action error on: if not given, 0.1 if the data names no environment, else 0; none if
+    `held_out` are episodes that were kept aside before. `source` are facts about the data for the run's config.
     """
     check_training(algorithm, seeds, seed, top, hold_out)
     require_trajectories(data)

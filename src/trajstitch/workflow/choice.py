@@ -84,9 +84,7 @@ def choose_by_estimates(comparison: Mapping[str, Any], errors: Mapping[str, Sequ
     verdicts = {(one["name"], one["than"]): one["verdict"] for one in comparison["verdicts"]}
     names = [one["name"] for one in comparison["estimates"]]
     everyone = (*names, LOGGED)
-    unbeaten = [
-        name for name in names if all(verdicts[one, name] != "better" for one in everyone if one != name)
-    ]
+    unbeaten = [name for name in names if all(verdicts[one, name] != "better" for one in everyone if one != name)]
     good = [name for name in unbeaten if verdicts[name, LOGGED] == "better"]
     name = comparison["deploy"] or nearest(good or unbeaten or names, errors)
     if comparison["deploy"] is not None:

@@ -165,8 +165,8 @@ def _learn(
     known, play = _with_environment(known, environment)
     if known.has_jumps:
         raise InputError(
-            f"{known.metadata.source or known.metadata.name}: is stitched already, and `learn` stitches itself: give it "
-            "what was logged"
+            f"{known.metadata.source or known.metadata.name}: is stitched already, and learning stitches itself: give "
+            "it what was logged"
         )
     run = Run.start(folder, "learn", job, resume=resume)
     run.keep_job({"fingerprint": known.fingerprint})

@@ -8,9 +8,9 @@ from trajstitch.policies import algorithm_class
 Source = Literal["logged", "stitched", "union"]
 
 DESCRIPTIONS: dict[Source, str] = {
-    "logged": "logged data",
-    "stitched": "stitched data",
-    "union": "logged and stitched data",
+    "logged": "logged",
+    "stitched": "stitched",
+    "union": "logged + stitched",
 }
 
 
@@ -28,7 +28,8 @@ class Method:
 
     @property
     def learns_from(self) -> str:
-        return ("best tenth of the " if self.top < 1 else "") + DESCRIPTIONS[self.data]
+        """Which data, in a few words."""
+        return DESCRIPTIONS[self.data] + (f", best {self.top:.0%}" if self.top < 1 else "")
 
     def configured(self, steps: int) -> Any:
         """Return the algorithm with this many gradient steps."""

@@ -245,15 +245,15 @@ class Job:
             return found
         return found | {"union": self._kept("union", sources.with_source(union, *origin))}
 
-    def _train(
-        self, known: Mapping[Source, Known], plan: PolicyPlan, held_out: Trajectories | None
-    ) -> dict[str, Path]:
+    def _train(self, known: Mapping[Source, Known], plan: PolicyPlan, held_out: Trajectories | None) -> dict[str, Path]:
         """Train the policies of each method; return the folder of each. A method that can't learn is left out."""
-        methods = [one for one in METHODS if one in due("union" in known, one.algorithm) and one.algorithm in plan.steps]
+        methods = [
+            one for one in METHODS if one in due("union" in known, one.algorithm) and one.algorithm in plan.steps
+        ]
         folders = {}
         for number, method in enumerate(methods, 1):
             data, facts = known[method.data]
-            logger.info(f"policies {number} of {len(methods)}: {method.name}, from the {method.learns_from}")
+            logger.info(f"policies {number} of {len(methods)}: {method.name} ({method.learns_from})")
             folder = self.run.path(method.name)
             algorithm, seeds = method.configured(plan.steps[method.algorithm]), (plan.seeds, self.settings.seed)
             options = {"top": method.top, "hold_out": 0.0, "held_out": held_out, "source": facts}
