@@ -9,7 +9,7 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from trajstitch.cli.charts import number
-from trajstitch.cli.columns import ColumnFlags
+from trajstitch.cli.columns import ColumnFlags, import_for
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.evaluation.compare import LOGGED
 from trajstitch.evaluation.scores import Interval
@@ -39,8 +39,8 @@ class Command(ColumnFlags):
     """About how long it may take, such as 5m, 30m or 2h: it decides the models' size, the steps and which methods are
     tried."""
     environment: str | None = None
-    """Gymnasium id of the environment to roll out in, if the data names none or another one. Without any, returns are
-    estimated from the data."""
+    """Gymnasium id of the environment to roll out in, if the data names none or another one; MODULE:ID imports your own
+    module first. Without any, returns are estimated from the data."""
     seed: Annotated[int, SEED] = 0
     """Seed of the stitching, and the first of the policies'."""
     resume: bool = False
@@ -49,6 +49,7 @@ class Command(ColumnFlags):
     """Print JSON instead of text."""
 
     def execute(self) -> None:
+        import_for(self.environment, "environment")
         try:
             found = learn(
                 self.source,
@@ -57,6 +58,7 @@ class Command(ColumnFlags):
                 resume=self.resume,
                 environment=self.environment,
                 columns=self.mapping(self.source),
+                allow_large=self.allow_large,
                 seed=self.seed,
             )
         except (KeyboardInterrupt, SystemExit):

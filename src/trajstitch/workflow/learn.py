@@ -1,7 +1,9 @@
 """`learn`: the best policy that a log supports, within a time budget."""
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,7 @@ def learn(
     resume: bool = False,
     environment: str | None = None,
     columns: Columns | None = None,
+    allow_large: bool = False,
     seed: int = 0,
     config: Preset | StitchConfig | None = None,
     steps: int | None = None,
@@ -100,24 +103,31 @@ def learn(
 ) -> Learned:
     """Return the best policy that the data supports, found within about the time `budget`, such as 5m or 2h.
 
-    The data (or its URI, with what the `columns` of a table hold) is checked and stitched. Policies are cloned from the
-    logged and the stitched data, and from the best tenth of each; where time allows, they are learned by IQL too. They
-    are rolled out in the data's environment, or the one named `environment`, and chosen and reported by different
-    episodes. Without an environment, their returns are estimated from the data. A short timing of this machine plans
-    what fits into the budget.
+    The data (or its URI, with `columns` and `allow_large` as for `load`) is checked and stitched. Policies are cloned
+    from the logged and the stitched data, and from the best tenth of each; where time allows, they are learned by IQL
+    too. They are rolled out in the data's environment, or the one named `environment`, and chosen and reported by
+    different episodes. Without an environment, their returns are estimated from the data. A short timing of this
+    machine plans what fits into the budget.
 
     With a `run`, everything is kept in its folder, with a page that shows it, and `resume` goes on after the last
     finished stage. What is planned can be given instead: the stitching's `config` or preset, the gradient `steps` of
     every policy, the policies of each method (`seeds`, from `seed` on), and the `episodes` to choose by.
     """
     settings = _settings(budget, seed, config, steps, seeds, episodes)
+    job: dict[str, Any] = {"budget": budget, "environment": environment, "settings": asdict(settings)}
+    if isinstance(data, str):
+        job |= {"source": data, "columns": None if columns is None else asdict(columns)}
+        load = partial(sources.load, data, columns=columns, allow_large=allow_large)
+    else:
+        require_trajectories(data)
+        job["fingerprint"] = data.fingerprint
+        load = partial(replace, data)
     if run is None:
         if resume:
             raise InputError("`resume=True` continues a run: name its folder with `run`")
         with tempfile.TemporaryDirectory(prefix="trajstitch-") as folder:
-            found = _learn(data, Path(folder) / "run", settings, environment, columns, budget=budget, resume=False)
-            return replace(found, folder=None)
-    return _learn(data, Path(run), settings, environment, columns, budget=budget, resume=resume)
+            return replace(_learn(load, Path(folder) / "run", settings, job, environment), folder=None)
+    return _learn(load, Path(run), settings, job, environment, resume=resume)
 
 
 def _settings(
@@ -143,35 +153,26 @@ def _settings(
 
 
 def _learn(
-    data: Trajectories | str,
+    load: Callable[[], Trajectories],
     folder: Path,
     settings: Settings,
+    job: dict[str, Any],
     environment: str | None,
-    columns: Columns | None,
     *,
-    budget: str,
-    resume: bool,
+    resume: bool = False,
 ) -> Learned:
-    source = data if isinstance(data, str) else None
-    job: dict[str, Any] = {"budget": budget, "environment": environment, "settings": asdict(settings)}
-    if source is not None:
-        job |= {"source": source, "columns": None if columns is None else asdict(columns)}
-    else:
-        require_trajectories(data)
-        job["fingerprint"] = data.fingerprint  # pyright: ignore[reportAttributeAccessIssue]
     if resume and (folder / "result.json").is_file():
         return Learned.read(Run.start(folder, "learn", job, resume=True))
-    known = sources.load(source, columns=columns) if isinstance(data, str) else data
-    known, play = _with_environment(known, environment)
-    if known.has_jumps:
+    data, play = _with_environment(load(), environment)
+    if data.has_jumps:
         raise InputError(
-            f"{known.metadata.source or known.metadata.name}: is stitched already, and learning stitches itself: give "
-            "it what was logged"
+            f"{data.metadata.source or data.metadata.name}: is stitched already, and learning stitches itself: give it "
+            "what was logged"
         )
     run = Run.start(folder, "learn", job, resume=resume)
-    run.keep_job({"fingerprint": known.fingerprint})
-    _tell(known)
-    Job(run, known, source, columns, play, settings).work()
+    run.keep_job({"fingerprint": data.fingerprint})
+    _tell(data)
+    Job(run, data, job.get("source"), sources.columns_from(job.get("columns")), play, settings).work()
     return Learned.read(run)
 
 

@@ -243,7 +243,8 @@ class Job:
         if record is None or record.changed == 0:
             logger.info("stitching changed nothing, so policies learn from the logged data alone")
             return found
-        return found | {"union": self._kept("union", sources.with_source(union, *origin))}
+        found["union"] = self._kept("union", sources.with_source(union, *origin))
+        return found
 
     def _train(self, known: Mapping[Source, Known], plan: PolicyPlan, held_out: Trajectories | None) -> dict[str, Path]:
         """Train the policies of each method; return the folder of each. A method that can't learn is left out."""
@@ -276,8 +277,9 @@ class Job:
         if self.play:
             return self._roll_out(folders, policies, errors, plan.episodes)
         comparison = compare_runs(list(folders.values()), self.whole, held_out)
-        for folder in list(folders.values())[1:]:
-            Run.open(folder).write_json("estimate", comparison)
+        for folder in list(folders.values())[1:]:  # each run's own part comes first, as `evaluate` writes it
+            own = sorted(comparison["runs"], key=lambda one: one["run"] != str(folder))
+            Run.open(folder).write_json("estimate", {**comparison, "runs": own})
         verdicts = {one["name"]: one["verdict"] for one in comparison["verdicts"] if one["than"] == LOGGED}
         results = {
             one["name"]: None if one["estimated"] is None else Interval(**one["estimated"])
