@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trajstitch.policies.train import train, train_together
     from trajstitch.stitching.config import StitchConfig
     from trajstitch.stitching.pipeline import stitch
+    from trajstitch.workflow.learn import Learned, learn
 
 # Looked up on first use, so that `trajstitch --help` and worker processes import only what they need.
 _HOME = {
@@ -34,6 +35,8 @@ _HOME = {
     "Comparison": "evaluation.compare",
     "compare": "evaluation.compare",
     "evaluate": "evaluation.evaluate",
+    "Learned": "workflow.learn",
+    "learn": "workflow.learn",
     "load": "benchmark.sources",
     "save": "formats",
     "inspect": "data.summary",
@@ -63,6 +66,7 @@ __all__ = [
     "Collect",
     "Comparison",
     "InputError",
+    "Learned",
     "Metadata",
     "NetworkPolicy",
     "Policy",
@@ -75,6 +79,7 @@ __all__ = [
     "concatenate",
     "evaluate",
     "inspect",
+    "learn",
     "load",
     "load_policy",
     "save",

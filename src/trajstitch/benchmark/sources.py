@@ -88,7 +88,7 @@ def load_original(data: Trajectories, *, allow_large: bool = False) -> Trajector
     if record is None or not record.source:
         raise InputError(f"{where}: is stitched and doesn't know its original: {advice}")
     try:
-        columns = _columns(record.source.get("columns"))
+        columns = columns_from(record.source.get("columns"))
         original = load(str(record.source["source"]), columns=columns, allow_large=allow_large)
     except (InputError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{where}: its original can't be loaded ({error}): {advice}") from error
@@ -106,7 +106,7 @@ def with_source(data: Trajectories, source: str, columns: Columns | None, finger
     return replace(data, metadata=replace(record, source=facts).added_to(data.metadata))
 
 
-def _columns(stored: dict[str, Any] | None) -> Columns | None:
+def columns_from(stored: dict[str, Any] | None) -> Columns | None:
     """Return columns from the JSON values that `describe_source` gave."""
     if stored is None:
         return None
@@ -118,7 +118,7 @@ def reload_source(run: Run, *, allow_large: bool = False) -> Trajectories:
     """Load a run's data set again; raise if it has changed since."""
     source = run.fact("source", str)
     with damaged(run.path("run.json"), "start a new run"):
-        columns = _columns(run.config.get("columns"))
+        columns = columns_from(run.config.get("columns"))
     try:
         data = load(source, columns=columns, allow_large=allow_large)
     except InputError as error:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from trajstitch.errors import InputError, as_flags, clean, did_you_mean, one_line
 
 VERBS = {
+    "learn": "find the best policy that a log supports, in one go",
     "sets": "list the built-in benchmark sets and what is in the local Minari store",
     "collect": "make a built-in set by rolling out the shipped policies",
     "inspect": "show what is in a data set, and check it",
@@ -45,6 +46,7 @@ A data set is named by a URI:
   hopper/medium-replay              a built-in set, collected on first use
 
 try:
+  trajstitch learn hopper/medium-replay --run hopper --budget 30m
   trajstitch collect hopper/medium-replay --transitions 50000 --to npz:hopper.npz
   trajstitch inspect npz:hopper.npz
   trajstitch stitch npz:hopper.npz minari:my/hopper-stitched-v0 --preset quick

@@ -27,10 +27,15 @@ class ColumnFlags:
         if given and self.columns_file is not None:
             raise InputError("give either `columns_file` or single `columns` flags, not both")
         found = Columns.from_toml(self.columns_file) if self.columns_file is not None else self.columns
-        module, colon, _ = (found.environment or "").rpartition(":")
-        if colon and module not in sys.modules:  # the user's own word, as for gymnasium.make
-            try:
-                import_module(module)
-            except (ImportError, ValueError) as error:
-                raise InputError(f"`columns.environment`: {module!r} can't be imported ({error})") from error
+        import_for(found.environment, "columns.environment")
         return found if given or self.columns_file is not None else None
+
+
+def import_for(environment: str | None, flag: str) -> None:
+    """Import what stands before the colon in an environment's id: the user's own word, as for gymnasium.make."""
+    module, colon, _ = (environment or "").rpartition(":")
+    if colon and module not in sys.modules:
+        try:
+            import_module(module)
+        except (ImportError, ValueError) as error:
+            raise InputError(f"`{flag}`: {module!r} can't be imported ({error})") from error

@@ -210,15 +210,19 @@ def _registered(name: str, entry_point: object) -> "EnvSpec":
             "`trust_environment=True`"
         )
     found = gymnasium.registry[name]
-    known = found.entry_point
-    if callable(known):
-        known = f"{known.__module__}:{getattr(known, '__qualname__', '')}"
+    known = _entry_point(found)
     if entry_point is not None and entry_point != known:
         raise InputError(
             f"{name} can't be started: the data says that it is made by {entry_point}, but Gymnasium's registry has "
             f"{known}, and code that a data file names is never run unless you say so (`trust_environment=True`)"
         )
     return found
+
+
+def _entry_point(spec: "EnvSpec") -> str | None:
+    """Return what makes an environment as MODULE:NAME, also where its own class was registered."""
+    place = spec.entry_point
+    return f"{place.__module__}:{getattr(place, '__qualname__', '')}" if callable(place) else place
 
 
 def time_limit(environment: str) -> int | None:
@@ -238,7 +242,8 @@ def spec_json(environment: str) -> str:
         raise InputError(f"unknown environment {environment!r}: import {module or 'its package'} first")
     try:
         spec = gymnasium.spec(environment)
-        return replace(spec, kwargs={**spec.kwargs, **D4RL_OPTIONS.get(environment, {})}).to_json()
+        options = {**spec.kwargs, **D4RL_OPTIONS.get(environment, {})}
+        return replace(spec, entry_point=_entry_point(spec), kwargs=options).to_json()
     except gymnasium.error.Error as error:
         hint = did_you_mean(environment, gymnasium.registry)
         raise InputError(f"unknown environment {environment!r}{hint}") from error

@@ -11,17 +11,18 @@ from trajstitch.policies.train import split_episodes
 from trajstitch.storage.runs import Run, versions
 
 
-def compare_runs(folders: Sequence[Path], data: Trajectories) -> dict[str, Any]:
+def compare_runs(folders: Sequence[Path], data: Trajectories, held_out: Trajectories | None = None) -> dict[str, Any]:
     """Compare the last checkpoints of runs on the logged data; return the result as JSON values.
 
-    It is written into the first run's folder as estimate.json.
+    Action errors are measured on `held_out` episodes; if not given, on those that all runs held out. The result is
+    written into the first run's folder as estimate.json.
     """
     folders = list({folder.resolve(): folder for folder in folders}.values())
     runs = [Run.open(folder, "train") for folder in folders]
     policies = [load_policies(folder) for folder in folders]
     short = [folder.resolve().name for folder in folders]
     names = short if len(set(short)) == len(short) else [str(folder) for folder in folders]
-    found = compare(dict(zip(names, policies, strict=True)), data, held_out=_held_out(runs, data))
+    found = compare(dict(zip(names, policies, strict=True)), data, held_out=held_out or _held_out(runs, data))
     trained = [
         {
             "run": str(folder),

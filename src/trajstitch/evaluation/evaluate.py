@@ -70,14 +70,8 @@ def evaluate(
 
 def require_fitting(policies: Sequence[Policy], metadata: Metadata) -> None:
     """Raise if the data's environment can't be started here or doesn't take these policies."""
-    environment = environments.make(metadata)
-    observations = spaces.flat_size(metadata.observation_space or environment.observation_space)
-    action_space = environment.action_space
-    environment.close()
+    observations, actions = environment_sizes(metadata)
     name = environments.environment_id(metadata)
-    if not isinstance(action_space, Box):
-        raise InputError(f"{name}: its actions are {action_space}, not a Box of numbers")
-    actions = int(np.prod(action_space.shape))
     for policy in policies:
         if not all(np.isfinite(array).all() for array in policy.tensors().values()):
             raise InputError(f"the policy of seed {policy.seed} holds NaN or infinite weights: its training diverged")
@@ -86,6 +80,18 @@ def require_fitting(policies: Sequence[Policy], metadata: Metadata) -> None:
                 f"{name} has {observations} observations and {actions} actions, but the policy "
                 f"{policy.observation_size} and {policy.action_size}"
             )
+
+
+def environment_sizes(metadata: Metadata) -> tuple[int, int]:
+    """Return how many numbers the environment's observations and actions are; raise if it can't be started here."""
+    environment = environments.make(metadata)
+    observations = spaces.flat_size(metadata.observation_space or environment.observation_space)
+    action_space = environment.action_space
+    environment.close()
+    if not isinstance(action_space, Box):
+        name = environments.environment_id(metadata)
+        raise InputError(f"{name}: its actions are {action_space}, not a Box of numbers")
+    return observations, int(np.prod(action_space.shape))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,10 +126,19 @@ def evaluate_run(folder: Path, config: Evaluate | None = None, data: Trajectorie
     found = [load_policies(path) for path in checkpoints(run.folder)[-1 if config.last else 0 :]]
     if not found:
         raise InputError(f"{run.folder}: holds no checkpoints yet; continue its training with `resume=True`")
-    known = stored_metadata(run)
     policies = [policy for checkpoint in found for policy in checkpoint]
-    returns = evaluate(policies, known, config.episodes, config.seed, config.processes)
-    returns = returns.reshape(len(found), -1, config.episodes)
+    returns = evaluate(policies, stored_metadata(run), config.episodes, config.seed, config.processes)
+    return keep_scores(run, config, found, returns.reshape(len(found), -1, config.episodes))
+
+
+def keep_scores(
+    run: Run,
+    config: Evaluate,
+    found: Sequence[Sequence[Policy]],
+    returns: Float[np.ndarray, "checkpoints seeds episodes"],
+) -> dict[str, Any]:
+    """Write the scores of a run's checkpoints, from their returns, as scores.json; return them."""
+    known = stored_metadata(run)
     result = {
         "seeds": [policy.seed for policy in found[-1]],
         "steps": found[-1][0].steps,

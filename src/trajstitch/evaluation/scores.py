@@ -45,6 +45,16 @@ def interquartile_mean(*sets: Draws) -> Interval:
     return _with_interval(statistic, sets)
 
 
+def mean_score(scores: Draws) -> Interval:
+    """Return the mean score; of one row a seed and one column an episode, the interval is over both."""
+    return _with_interval(lambda one, axis: one.mean(axis), (scores,))
+
+
+def mean_difference(ours: Draws, theirs: Draws) -> Interval:
+    """Return by how much our mean score is higher than theirs; rows and columns are as of `mean_score`."""
+    return _with_interval(lambda ours, theirs, axis: ours.mean(axis) - theirs.mean(axis), (ours, theirs))
+
+
 def probability_of_improvement(ours: Sequence[Draws], theirs: Sequence[Draws]) -> Interval:
     """Return the probability that a seed of ours scores higher than one of theirs on the same set; ties count half.
 

@@ -129,20 +129,22 @@ def train_run(
     *,
     top: float = 1.0,
     hold_out: float | None = None,
+    held_out: Trajectories | None = None,
     source: dict[str, Any] | None = None,
     resume: bool = False,
 ) -> Run:
     """Train policies in a run's folder, or continue a run with `resume`; return the run.
 
     `top` is the fraction of the episodes to learn from, the best by `Trajectories.best`. `hold_out` is the share of
-    these kept to measure the action error on: if not given, 0.1 if the data names no environment, else 0. `source` are
-    facts about the data for the run's config.
+    these kept to measure the action error on: if not given, 0.1 if the data names no environment, else 0; none if
+    `held_out` are episodes that were kept aside before. `source` are facts about the data for the run's config.
     """
     check_training(algorithm, seeds, seed, top, hold_out)
     require_trajectories(data)
     known = data.metadata.evaluation_environment or data.metadata.environment
-    hold_out = hold_out if hold_out is not None else 0.0 if known else HELD_OUT
-    learned, held_out = split_episodes(data, top, hold_out)
+    hold_out = hold_out if hold_out is not None else 0.0 if known or held_out is not None else HELD_OUT
+    learned, apart = split_episodes(data, top, hold_out)
+    held_out = apart if held_out is None else held_out
     source = source_facts(data) if source is None else source
     config = {**settings(algorithm), **source, "top": top, "hold_out": hold_out, "seeds": seeds, "seed": seed}
     run = Run.start(folder, "train", config, resume=resume)

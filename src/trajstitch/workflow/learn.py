@@ -1,0 +1,216 @@
+"""`learn`: the best policy that a log supports, within a time budget."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trajstitch.benchmark import sources
+from trajstitch.data import environments
+from trajstitch.data.checks import check, require_trajectories
+from trajstitch.data.trajectories import Trajectories
+from trajstitch.errors import InputError
+from trajstitch.evaluation.evaluate import environment_sizes
+from trajstitch.formats.columns import Columns
+from trajstitch.learning.bounds import Bounds, check_bounds, check_seeds
+from trajstitch.policies.policy import Policy, load_policy
+from trajstitch.progress import logger
+from trajstitch.stitching.config import Preset, StitchConfig, preset
+from trajstitch.storage.runs import Run, damaged
+from trajstitch.workflow.budget import parse_budget
+from trajstitch.workflow.choice import Row
+from trajstitch.workflow.stages import Job, Settings
+
+CODE = """\
+import numpy as np
+import trajstitch
+policy = trajstitch.load_policy({path!r})
+observation = np.zeros({size})  # yours, with its columns in the order of the data
+print(policy.act(observation))
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What `learn` found."""
+
+    policy: Policy
+    """The policy that was chosen; it acts with NumPy alone."""
+    data: Trajectories
+    """The stitched data; the logged data, if there was no time to stitch it."""
+    table: tuple[Row, ...]
+    """Each method's score or estimate, with its interval, after those of the data."""
+    unit: str
+    """What the table's results are: scores, returns or estimated returns."""
+    chosen: str
+    """The method of the policy."""
+    why: str
+    """Why it was chosen, in a sentence or two."""
+    folder: Path | None
+    """The run's folder, if one was named."""
+    seconds: float
+    """How long all of it took."""
+
+    @property
+    def report(self) -> Path | None:
+        """The page; None without a run, or if it could not be written."""
+        return self._file("report.html")
+
+    @property
+    def policy_file(self) -> Path | None:
+        return self._file("policy.safetensors")
+
+    @property
+    def code(self) -> str:
+        """The lines of Python that load the policy and run it."""
+        return CODE.format(path=str(self.policy_file), size=self.policy.observation_size)
+
+    def _file(self, name: str) -> Path | None:
+        path = None if self.folder is None else self.folder / name
+        return path if path is not None and path.is_file() else None
+
+    @classmethod
+    def read(cls, run: Run) -> "Learned":
+        """Return what a finished run found."""
+        stored = run.read_json("result")
+        with damaged(run.path("result.json")):
+            rows = tuple(Row.from_json(row) for row in stored["table"])
+            place, columns = str(stored["data"]), stored["columns"]
+            text = {name: str(stored[name]) for name in ("unit", "chosen", "why")}
+            seconds = float(stored["seconds"])
+        if place == "stitched.npz":
+            place = f"npz:{run.path(place)}"
+        data = sources.load(place, columns=sources.columns_from(columns))
+        return cls(load_policy(run.path("policy.safetensors")), data, rows, **text, folder=run.folder, seconds=seconds)
+
+
+def learn(
+    data: Trajectories | str,
+    budget: str = "30m",
+    *,
+    run: str | Path | None = None,
+    resume: bool = False,
+    environment: str | None = None,
+    columns: Columns | None = None,
+    allow_large: bool = False,
+    seed: int = 0,
+    config: Preset | StitchConfig | None = None,
+    steps: int | None = None,
+    seeds: int | None = None,
+    episodes: int | None = None,
+) -> Learned:
+    """Return the best policy that the data supports, found within about the time `budget`, such as 5m or 2h.
+
+    The data (or its URI, with `columns` and `allow_large` as for `load`) is checked and stitched. Policies are cloned
+    from the logged and the stitched data, and from the best tenth of each; where time allows, they are learned by IQL
+    too. They are rolled out in the data's environment, or the one named `environment`, and chosen and reported by
+    different episodes. Without an environment, their returns are estimated from the data. A short timing of this
+    machine plans what fits into the budget.
+
+    With a `run`, everything is kept in its folder, with a page that shows it, and `resume` goes on after the last
+    finished stage. What is planned can be given instead: the stitching's `config` or preset, the gradient `steps` of
+    every policy, the policies of each method (`seeds`, from `seed` on), and the `episodes` to choose by.
+    """
+    settings = _settings(budget, seed, config, steps, seeds, episodes)
+    job: dict[str, Any] = {"budget": budget, "environment": environment, "settings": asdict(settings)}
+    if isinstance(data, str):
+        job |= {"source": data, "columns": None if columns is None else asdict(columns)}
+        load = partial(sources.load, data, columns=columns, allow_large=allow_large)
+    else:
+        require_trajectories(data)
+        job["fingerprint"] = data.fingerprint
+        load = partial(replace, data)
+    if run is None:
+        if resume:
+            raise InputError("`resume=True` continues a run: name its folder with `run`")
+        with tempfile.TemporaryDirectory(prefix="trajstitch-") as folder:
+            return replace(_learn(load, Path(folder) / "run", settings, job, environment), folder=None)
+    return _learn(load, Path(run), settings, job, environment, resume=resume)
+
+
+def _settings(
+    budget: str,
+    seed: int,
+    config: Preset | StitchConfig | None,
+    steps: int | None,
+    seeds: int | None,
+    episodes: int | None,
+) -> Settings:
+    """Return the settings, checked before anything is loaded."""
+    check_seeds(seed, 1 if seeds is None else seeds)
+    for name, value in (("steps", steps), ("episodes", episodes)):
+        if value is not None:
+            Bounds(1).check(name, value, whole=True)
+    if config is not None:
+        config = preset(config) if isinstance(config, str) else config
+        if not isinstance(config, StitchConfig):
+            raise InputError(f"`config` must be a preset's name or a StitchConfig, not {config!r}")
+        config = replace(config, keep_original=False, stitchings=1)  # both kinds of data are made from one stitching
+        check_bounds(config)
+    return Settings(parse_budget(budget), seed, config, steps, seeds, episodes)
+
+
+def _learn(
+    load: Callable[[], Trajectories],
+    folder: Path,
+    settings: Settings,
+    job: dict[str, Any],
+    environment: str | None,
+    *,
+    resume: bool = False,
+) -> Learned:
+    if resume and (folder / "result.json").is_file():
+        return Learned.read(Run.start(folder, "learn", job, resume=True))
+    data, play = _with_environment(load(), environment)
+    if data.has_jumps:
+        raise InputError(
+            f"{data.metadata.source or data.metadata.name}: is stitched already, and learning stitches itself: give it "
+            "what was logged"
+        )
+    run = Run.start(folder, "learn", job, resume=resume)
+    run.keep_job({"fingerprint": data.fingerprint})
+    _tell(data)
+    Job(run, data, job.get("source"), sources.columns_from(job.get("columns")), play, settings).work()
+    return Learned.read(run)
+
+
+def _with_environment(data: Trajectories, environment: str | None) -> tuple[Trajectories, bool]:
+    """Return the data with the environment that was named, and whether there is one to roll out in."""
+    if environment is not None:
+        spec = environments.spec_json(environment)
+        data = replace(data, metadata=replace(data.metadata, evaluation_environment=spec))
+    known = environments.environment_id(data.metadata)
+    if known is None:
+        return data, False
+    try:
+        sizes = environment_sizes(data.metadata)
+        if sizes != (data.observation_size, data.action_size):
+            raise InputError(
+                f"{known} has {sizes[0]} observations and {sizes[1]} actions, but the data {data.observation_size} and "
+                f"{data.action_size}"
+            )
+    except InputError as error:
+        if environment is not None:
+            raise
+        logger.warning(f"returns are estimated, since nothing can be rolled out: {error}")
+        return data, False
+    return data, True
+
+
+def _tell(data: Trajectories) -> None:
+    """Log what the data is, and what its checks find, in two lines."""
+    returns = data.returns
+    logger.info(
+        f"{data.metadata.source or data.metadata.name}: {len(data):,} episodes, {data.steps:,} steps, mean return "
+        f"{returns.mean():,.4g}, best {returns.max():,.4g}"
+    )
+    findings = check(data)
+    bad = [f"{one.check}: {one.detail}" for one in findings if one.verdict == "bad"]
+    notes = sum(one.verdict == "note" for one in findings)
+    more = f"{notes} note{'s' * (notes != 1)}; `trajstitch inspect` shows them" if notes else "all fine"
+    if bad:
+        logger.warning(f"checks: {'; '.join(bad)} ({more})")
+    else:
+        logger.info(f"checks: {more}")

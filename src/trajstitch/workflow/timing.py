@@ -1,0 +1,123 @@
+"""How fast this machine is with this data: a few hundred steps of each learner, timed once it is compiled."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from trajstitch.data import environments
+from trajstitch.data.trajectories import Metadata, Trajectories
+from trajstitch.evaluation.estimates import horizon_of
+from trajstitch.policies import algorithm_class
+from trajstitch.policies.train import train_together
+from trajstitch.progress import logger
+from trajstitch.stitching.config import Preset, preset
+from trajstitch.stitching.graph import build_graph
+from trajstitch.stitching.improve import improve_together
+from trajstitch.stitching.pipeline import Stages, StitchJob, fit_model
+from trajstitch.workflow.budget import (
+    SEEDS,
+    STITCHING,
+    Speed,
+    StitchSpeed,
+    Timings,
+    may_fit_default,
+    may_fit_iql,
+    model_configs,
+    with_models,
+)
+
+STEPS = 300
+"""Gradient steps, and steps in the environment, that are timed."""
+SAMPLE = 4_000
+"""Transitions that are learned from and stitched, at most (but two episodes)."""
+
+
+def measure(data: Trajectories, budget: float, play: Metadata | None) -> Timings:
+    """Time what may fit into the budget; `play` is the metadata that names an environment, if there is one to use."""
+    start = time.monotonic()
+    some = _sample(data)
+    with _quiet():
+        policies = {"bc": _policy_speed("bc", some)}
+        stitching: dict[Preset, StitchSpeed] = {}
+        if len(some) > 1:
+            stitching["quick"] = _stitch_speed("quick", some)
+            if may_fit_default(budget, stitching["quick"], data.steps):
+                stitching["default"] = _stitch_speed("default", some)
+        left = (1 - STITCHING) * budget - (time.monotonic() - start)
+        if np.ptp(data.returns) > 0 and may_fit_iql(left, policies["bc"]):
+            policies["iql"] = _policy_speed("iql", some)
+        episode = None if play is None else _episode_seconds(data, play)
+    return Timings(stitching, policies, episode)
+
+
+def _sample(data: Trajectories) -> Trajectories:
+    """Return some whole episodes: two at least, if there are as many."""
+    order = np.random.default_rng(0).permutation(np.flatnonzero(data.lengths > 0))
+    within = np.cumsum(data.lengths[order]) <= SAMPLE
+    if within.sum() < 2:
+        shortest = order[np.argsort(data.lengths[order], kind="stable")[:2]]
+        return data[np.sort(shortest)]
+    return data[np.sort(order[within])]
+
+
+def _policy_speed(name: str, data: Trajectories) -> Speed:
+    algorithm = algorithm_class(name)(steps=STEPS)
+    first, again = (_seconds(lambda: train_together([data], algorithm, SEEDS)) for _ in range(2))
+    return Speed(max(first - again, 0.0), again / STEPS)
+
+
+def _stitch_speed(name: Preset, data: Trajectories) -> StitchSpeed:
+    whole = preset(name).for_data(data.metadata)
+    short: dict[str, Any] = {n: replace(m, steps=STEPS, epochs=None) for n, m in model_configs(whole).items()}
+    config = with_models(whole, short)
+    stages = Stages(StitchJob(data, config))
+    start = _seconds(stages.models)
+    step = {}
+    for model in short:
+        took = _seconds(lambda: fit_model(config, model, stages.recorded, stages.models_key, stages.roles))  # noqa: B023
+        start, step[model] = start - took, took / STEPS
+    compiled = _seconds(stages.graph)
+    graph = _seconds(lambda: build_graph(stages.data, stages.scorer(), config.neighbours))
+    passes = _seconds(lambda: improve_together(config, stages.tasks(), stages.begun(), lambda _: None))
+    return StitchSpeed(max(start, 0.0) + max(compiled - graph, 0.0), step, (graph + passes) / data.steps)
+
+
+def _episode_seconds(data: Trajectories, play: Metadata) -> float:
+    """Return how long an episode of full length takes, when every core plays one."""
+    environment = environments.make(play)
+    actions = data.actions[np.random.default_rng(0).integers(data.steps, size=STEPS)]
+
+    def steps() -> None:
+        environment.reset(seed=0)
+        for action in actions:
+            _, _, terminated, truncated, _ = environment.step(action.reshape(environment.action_space.shape))
+            if terminated or truncated:
+                environment.reset()
+
+    took = _seconds(steps)
+    environment.close()
+    limit = environment.spec.max_episode_steps if environment.spec is not None else None
+    return took / STEPS * (limit or horizon_of(data)) / (os.cpu_count() or 1)
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    start = time.monotonic()
+    work()
+    return time.monotonic() - start
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Log nothing: what short trials find is no finding."""
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
