@@ -53,7 +53,7 @@ def timings(slower: float = 1.0, episode: float | None = 0.5) -> Timings:
         StitchSpeed(5.0, {name: slower * size * step for name, step in steps.items()}, slower * 5e-4) for size in (1, 3)
     )
     policies = {"bc": Speed(3.0, slower * 2e-3), "iql": Speed(6.0, slower * 8e-3)}
-    return Timings({"quick": quick, "default": default}, policies, episode and slower * episode)
+    return Timings({"quick": quick, "default": default}, policies, episode and slower * episode, slower * 2.0)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("5m", 300), ("1.5h", 5400), ("1h30m", 5400)])
