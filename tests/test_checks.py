@@ -11,6 +11,7 @@ from hypothesis import given
 from strategies import trajectories
 from trajstitch.data import checks, spaces
 from trajstitch.data.checks import check
+from trajstitch.data.labels import Labels
 from trajstitch.data.trajectories import Finding, Metadata, Trajectories, concatenate
 
 EPISODES, LENGTH = 4, 5
@@ -232,6 +233,8 @@ def test_every_bad_verdict_comes_with_advice() -> None:
         actions=np.full((STEPS, 2), 5.0),
         terminated=np.ones(STEPS, bool),
         offsets=np.append(good().offsets, STEPS),
+        labels=Labels(times=np.arange(STEPS + EPISODES + 1) + 9.0 * (np.arange(STEPS + EPISODES + 1) > 2)),
+        metadata=replace(good().metadata, findings=(Finding("missing values", "bad", "blank cells"),)),
     )
     bad = {finding.check for finding in check(data) if finding.verdict == "bad"}
     assert bad == set(checks.ADVICE)

@@ -7,8 +7,9 @@ import pytest
 
 from trajstitch.data import ragged
 from trajstitch.data.ranking import best_for_their_starts, full_length, usual_returns, with_missing_costs
+from trajstitch.data.stitch_record import holds_originals
 from trajstitch.data.summary import inspect
-from trajstitch.data.trajectories import Provenance, Trajectories, concatenate, holds_originals
+from trajstitch.data.trajectories import Provenance, Trajectories, concatenate
 from trajstitch.policies.bc import BC
 from trajstitch.policies.iql import IQL
 from trajstitch.policies.td3_bc import TD3BC

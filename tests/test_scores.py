@@ -35,8 +35,8 @@ def test_interquartile_mean_leaves_out_the_outer_quarters() -> None:
 
 
 def test_its_interval_is_the_exact_bootstrap_distribution_s() -> None:
-    """Two seeds have four resamples: means 0, 5, 5, 10, so the 2.5 % and 97.5 % quantiles are the ends."""
-    assert interquartile_mean(np.array([0.0, 10.0])) == (5.0, 0.0, 10.0)
+    """One in 27 resamples of three seeds is the lowest one alone, so the 2.5 % and 97.5 % quantiles are the ends."""
+    assert interquartile_mean(np.array([0.0, 5.0, 10.0])) == (5.0, 0.0, 10.0)
     scores = np.array([1.0, 2.0, 4.0, 8.0])
     exact = [trim_mean(np.array(draw), 0.25) for draw in product(scores, repeat=4)]
     found = interquartile_mean(scores)
@@ -75,10 +75,19 @@ def test_interval_of_stitchings_covers_the_truth_about_as_often_as_it_says() -> 
 
 
 def test_improvement_over_seeds_by_stitchings_counts_every_pair() -> None:
-    ours, theirs = np.array([[3.0, 4.0], [1.0, 2.0]]), np.array([2.5, 0.0])
+    ours, theirs = np.array([[3.0, 4.0], [1.0, 2.0]]), np.array([2.5, 2.5, 0.0])
     found = probability_of_improvement([ours], [theirs])
-    assert found.value == 6 / 8
-    assert (found.low, found.high) == (0.0, 1.0)  # both ends have a chance of at least 1 in 16
+    assert found.value == 8 / 12
+    assert (found.low, found.high) == (0.0, 1.0)  # both ends have a chance of at least 1 in 32
+
+
+def test_two_seeds_have_no_interval() -> None:
+    two, three = np.array([0.0, 10.0]), np.array([20.0, 21.0, 22.0])
+    assert interquartile_mean(two) == (5.0, None, None)
+    for ours, theirs in ((two + 50, two), (three, two), (two, three)):
+        found = probability_of_improvement([ours], [theirs])
+        assert (found.low, found.high) == (None, None)
+    assert str(Summary.of(two).iqm) == "5.0"
 
 
 def test_one_seed_has_no_interval_and_no_spread() -> None:

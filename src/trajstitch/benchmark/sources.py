@@ -3,12 +3,14 @@
 Also what a run records about its data set, and how it loads it again.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 from trajstitch import formats
 from trajstitch.benchmark import sets
-from trajstitch.data.source_facts import source_facts
+from trajstitch.data.mend import Missing
+from trajstitch.data.source_facts import absolute, source_facts
 from trajstitch.data.stitch_record import StitchRecord, original_of
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
@@ -35,19 +37,27 @@ def resolve(source: str) -> str:
 
 
 def load(
-    source: str, *, columns: Columns | None = None, allow_nonfinite: bool = False, allow_large: bool = False
+    source: str,
+    *,
+    columns: Columns | None = None,
+    missing: Missing | None = None,
+    resample: float | None = None,
+    allow_nonfinite: bool = False,
+    allow_large: bool = False,
 ) -> Trajectories:
     """Load a data set by its URI, or a built-in set by its name (the first time, it is collected at full size).
 
-    `columns` says what the columns of a table hold. NaN and infinite values raise an error unless allowed, and so do
-    files that declare far more data than they hold.
+    `columns` says what the columns of a table hold. NaN, infinite and blank values and gaps in time raise an error
+    unless `missing` mends them ("split", "interpolate" or "drop") or they are allowed. `resample` is a new step in
+    seconds, for logs with times. Files that declare far more data than they hold raise an error unless allowed.
     """
     uri = resolve(source)
     if _is_name(source):
         if columns is not None:
             raise InputError(f"`columns` goes with table: URIs, not with the built-in set {source}")
         _collect_once(source)
-    return formats.load(uri, allow_nonfinite=allow_nonfinite, allow_large=allow_large, columns=columns)
+    options = {"missing": missing, "resample": resample, "columns": columns}
+    return formats.load(uri, allow_nonfinite=allow_nonfinite, allow_large=allow_large, **options)
 
 
 def require_apart(source: str, target: str) -> None:
@@ -74,9 +84,20 @@ def _collect_once(name: str) -> None:
         minari.save(collect(Collect(name)), place, force=False)
 
 
-def describe_source(source: str, columns: Columns | None, data: Trajectories) -> dict[str, Any]:
-    """Return what a run's config records about its data set."""
-    return source_facts(data, source, None if columns is None else asdict(columns))
+def describe_source(
+    source: str,
+    columns: Columns | None,
+    data: Trajectories,
+    missing: Missing | None = None,
+    resample: float | None = None,
+) -> dict[str, Any]:
+    """Return what a run's config records about its data set; files by their absolute paths, for use from anywhere."""
+    facts = source_facts(data, source, None if columns is None else asdict(columns))
+    return facts | _mending(missing, resample)
+
+
+def _mending(missing: Missing | None, resample: float | None) -> dict[str, Any]:
+    return {name: value for name, value in (("missing", missing), ("resample", resample)) if value is not None}
 
 
 def load_original(data: Trajectories, *, allow_large: bool = False) -> Trajectories:
@@ -88,8 +109,7 @@ def load_original(data: Trajectories, *, allow_large: bool = False) -> Trajector
     if record is None or not record.source:
         raise InputError(f"{where}: is stitched and doesn't know its original: {advice}")
     try:
-        columns = columns_from(record.source.get("columns"))
-        original = load(str(record.source["source"]), columns=columns, allow_large=allow_large)
+        original = load(str(record.source["source"]), allow_large=allow_large, **_reading(record.source))
     except (InputError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{where}: its original can't be loaded ({error}): {advice}") from error
     if original.fingerprint != record.source.get("fingerprint"):
@@ -97,13 +117,31 @@ def load_original(data: Trajectories, *, allow_large: bool = False) -> Trajector
     return original
 
 
-def with_source(data: Trajectories, source: str, columns: Columns | None, fingerprint: str) -> Trajectories:
+def with_source(
+    data: Trajectories,
+    source: str,
+    columns: Columns | None,
+    fingerprint: str,
+    missing: Missing | None = None,
+    resample: float | None = None,
+) -> Trajectories:
     """Return stitched data with where its original is, so that `load_original` finds it."""
     record = StitchRecord.of(data.metadata)
     if record is None:
         return data
-    facts = {"source": source, "columns": None if columns is None else asdict(columns), "fingerprint": fingerprint}
+    facts = {
+        "source": absolute(source),
+        "columns": None if columns is None else asdict(columns),
+        "fingerprint": fingerprint,
+        **_mending(missing, resample),
+    }
     return replace(data, metadata=replace(record, source=facts).added_to(data.metadata))
+
+
+def _reading(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a data set was read, as arguments of `load`, from what was recorded about it."""
+    columns = columns_from(stored.get("columns"))
+    return {"columns": columns, **{name: stored.get(name) for name in ("missing", "resample")}}
 
 
 def columns_from(stored: dict[str, Any] | None) -> Columns | None:
@@ -118,9 +156,9 @@ def reload_source(run: Run, *, allow_large: bool = False) -> Trajectories:
     """Load a run's data set again; raise if it has changed since."""
     source = run.fact("source", str)
     with damaged(run.path("run.json"), "start a new run"):
-        columns = columns_from(run.config.get("columns"))
+        reading = _reading(run.config)
     try:
-        data = load(source, columns=columns, allow_large=allow_large)
+        data = load(source, allow_large=allow_large, **reading)
     except InputError as error:
         raise InputError(f"{run.folder}: its data can't be loaded again: {error}") from error
     if data.fingerprint != run.fact("fingerprint", str):

@@ -31,7 +31,7 @@ class Command(ColumnFlags):
     def execute(self) -> None:
         sources.require_apart(self.source, self.target)
         formats.require_free(self.target, force=self.force)
-        data = sources.load(self.source, columns=self.mapping(self.source), allow_large=self.allow_large)
+        data = self.load(self.source)
         for finding in data.metadata.findings:
             logger.info(f"{self.source}: {finding.detail}")
         formats.save(data, self.target, force=self.force)

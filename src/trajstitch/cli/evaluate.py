@@ -7,14 +7,14 @@ from typing import Annotated, Any
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from trajstitch.benchmark.sources import load, load_original
+from trajstitch.benchmark import sources
 from trajstitch.cli.columns import ColumnFlags
 from trajstitch.cli.estimates import original_data, print_estimates
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.data import environments
 from trajstitch.errors import InputError
 from trajstitch.evaluation.compare_runs import compare_runs
-from trajstitch.evaluation.evaluate import Evaluate, baseline_scores, evaluate_run, needs_data, stored_metadata
+from trajstitch.evaluation.evaluate import Evaluate, baseline_scores, evaluate_run, known_metadata, needs_data
 from trajstitch.evaluation.film import film, require_video
 from trajstitch.evaluation.scores import Interval, Summary, probability_of_improvement
 from trajstitch.policies.policy import load_policy
@@ -74,15 +74,14 @@ class Command(ColumnFlags, Evaluate):
         if self.data is None:
             data = original_data(folders, allow_large=self.allow_large)
         else:
-            columns = self.mapping(self.data)
-            data = load(self.data, columns=columns, allow_large=self.allow_large)
-            data = load_original(data, allow_large=self.allow_large)
+            data = sources.load(self.data, allow_large=self.allow_large, **self.reading(self.data))
+            data = sources.load_original(data, allow_large=self.allow_large)
         result = compare_runs(folders, data)
         print_json(result) if self.json else print_estimates(result)
 
     def _score(self, folder: Path) -> dict[str, Any]:
         """Score a run by rollouts, and print its scores unless JSON is asked for."""
-        known = stored_metadata(Run.open(folder, "train"))
+        known = known_metadata(Run.open(folder, "train"), self)
         if self.trust_environment:
             environments.trust(known)
         theirs = None if self.against is None else baseline_scores(folder, self, self.against)
@@ -127,8 +126,11 @@ def _print_scores(result: dict[str, Any]) -> None:
         soft_wrap=True,
     )
     if "against" in result:
-        better = Interval(**result["against"]["probability_of_improvement"])
-        bounds = "" if better.low is None else f" [{better.low:.2f}, {better.high:.2f}]"
-        out.print(f"better than {result['against']['run']} with probability {better.value:.2f}{bounds}", soft_wrap=True)
+        better, other = Interval(**result["against"]["probability_of_improvement"]), result["against"]["run"]
+        if better.low is None:
+            interval = ", but so few seeds tell too little about chance for an interval"
+        else:
+            interval = f" [{better.low:.2f}, {better.high:.2f}]"
+        out.print(f"better than {other} with probability {better.value:.2f}{interval}", soft_wrap=True)
     if result["steps"] < result["of_steps"]:
         out.print(f"UNFINISHED: trained for {result['steps']:,} of {result['of_steps']:,} steps so far", soft_wrap=True)

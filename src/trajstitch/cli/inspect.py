@@ -10,12 +10,11 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import Positional, arg
 
-from trajstitch.benchmark import sources
 from trajstitch.cli.charts import chart, number
 from trajstitch.cli.columns import ColumnFlags
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.data.summary import inspect
-from trajstitch.errors import one_line
+from trajstitch.errors import as_flags, one_line
 
 WIDEST = 110
 """Characters: charts grow no wider on a wider terminal."""
@@ -35,8 +34,7 @@ class Command(ColumnFlags):
     """Print JSON instead of text."""
 
     def execute(self) -> int:
-        columns = self.mapping(self.uri)
-        report = inspect(sources.load(self.uri, columns=columns, allow_nonfinite=True, allow_large=self.allow_large))
+        report = inspect(self.load(self.uri, allow_nonfinite=True))
         if self.json:
             print_json(report)
         else:
@@ -113,10 +111,10 @@ def _render_checks(checks: Sequence[dict[str, str]], console: Console) -> None:
     table.add_column()
     for result in checks:
         mark, style = MARKS[result["verdict"]]
-        detail = Text(one_line(result["detail"]), "dim" if style == "green" else "")
+        detail = Text(one_line(as_flags(result["detail"])), "dim" if style == "green" else "")
         table.add_row(Text(mark, style), one_line(result["check"]), detail)
         if "advice" in result:
-            table.add_row("", "", Text(f"→ {result['advice']}", "bold"))
+            table.add_row("", "", Text(f"→ {as_flags(result['advice'])}", "bold"))
     console.print(table)
     console.print()
     bad = [result["check"] for result in checks if result["verdict"] == "bad"]

@@ -8,6 +8,7 @@ from typing import Annotated
 from rich.table import Table
 from tyro.conf import Positional, arg
 
+from trajstitch.benchmark import sources
 from trajstitch.cli.charts import number
 from trajstitch.cli.columns import ColumnFlags, import_for
 from trajstitch.cli.output import print_json, stdout
@@ -50,14 +51,17 @@ class Command(ColumnFlags):
 
     def execute(self) -> None:
         import_for(self.environment, "environment")
+        reading = self.reading(self.source)
+        mended = self.missing is not None or self.resample is not None
+        data = sources.load(self.source, allow_large=self.allow_large, **reading) if mended else self.source
         try:
             found = learn(
-                self.source,
+                data,
                 self.budget,
                 run=self.run or Path("runs") / slug(f"learn-{self.source}"),
                 resume=self.resume,
                 environment=self.environment,
-                columns=self.mapping(self.source),
+                columns=None if mended else reading["columns"],
                 allow_large=self.allow_large,
                 seed=self.seed,
             )

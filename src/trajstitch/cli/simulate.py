@@ -1,6 +1,6 @@
 """`trajstitch simulate RUN`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +21,8 @@ from trajstitch.storage.runs import Run
 class Command:
     """Check a run's jumps in the simulator: set it to each state, take the jump's action, compare.
 
-    For MuJoCo tasks whose observation shows the whole state, such as Hopper, Walker2d and HalfCheetah. The error is
+    For MuJoCo tasks whose observation shows the whole state, such as Hopper, Walker2d and HalfCheetah, and for every
+    environment with a method `set_state(state)` that puts it into the state that an observation shows. The error is
     divided by the jump's length: 0 is exact, 1 is as wrong as not moving.
 
     Example: trajstitch simulate runs/stitch-hopper-medium-replay-default-seed-0
@@ -38,6 +39,8 @@ class Command:
     data of people you trust."""
     allow_large: bool = False
     """Load the data even if its file declares far more than it holds."""
+    environment: str | None = None
+    """Environment to check in: a Gymnasium id, or your own as MODULE:NAME. If not given, what the data names."""
     json: bool = False
     """Print JSON instead of tables."""
 
@@ -49,7 +52,10 @@ class Command:
             reason = run.read_json(summary).get("unchanged_because") if run.has(summary) else None
             why = f"the data was left unchanged: {reason}" if reason else "not finished: continue it with `resume=True`"
             raise InputError(f"{self.run}: {why}")
+        run.require_writable()
         data = reload_source(run, allow_large=self.allow_large)
+        if self.environment is not None:
+            data = replace(data, metadata=environments.with_environment(data.metadata, self.environment))
         if self.trust_environment:
             environments.trust(data.metadata)
         stitched, _ = read_result(run, own, data)

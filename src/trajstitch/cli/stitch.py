@@ -16,6 +16,7 @@ from trajstitch.cli.charts import chart
 from trajstitch.cli.columns import ColumnFlags
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.data.environments import normalised, reference
+from trajstitch.data.source_facts import as_recorded
 from trajstitch.data.stitch_record import StitchRecord, describe_stitching
 from trajstitch.data.summary import BINS
 from trajstitch.data.trajectories import Trajectories
@@ -62,9 +63,9 @@ class Command(ColumnFlags):
     run: Path | None = None
     """Folder that keeps the models, the graph and the results; runs/stitch-SRC-PRESET-seed-SEED if not given."""
     resume: bool = False
-    """Continue the run in that folder after its last finished stage."""
+    """Continue the run in that folder after its last finished stage; DST may be another one."""
     force: bool = False
-    """Overwrite the target if it exists."""
+    """Overwrite the target if it exists, and without --resume the run too."""
     json: bool = False
     """Print JSON instead of text."""
     config: Annotated[AvoidSubcommands[StitchConfig], arg(name="")] = field(default_factory=StitchConfig)
@@ -116,12 +117,13 @@ class Command(ColumnFlags):
                     raise InputError(
                         f"`{name}` goes with greedy passes, as in `preset=paper`; {self.preset!r} plans instead"
                     )
-        columns = self.mapping(self.source)
-        data = sources.load(self.source, columns=columns, allow_large=self.allow_large)
+        reading = self.reading(self.source)
+        data = self.load(self.source)
         config = self.config.for_data(data.metadata)
         facts = {"target": self.target, "seed": self.seed, "seeds": self.seeds, "preset": self.preset}
-        facts |= {**sources.describe_source(self.source, columns, data), "stitching": asdict(config)}
-        run = Run.start(self.folder, "stitch", facts, resume=self.resume)
+        facts |= as_recorded(self.folder, sources.describe_source(self.source, data=data, **reading))
+        facts["stitching"] = asdict(config)
+        run = Run.start(self.folder, "stitch", facts, resume=self.resume, force=self.force, free=("source", "target"))
         try:
             done = stitch_together([StitchJob(data, config, self.seed, self.seeds, run)])[0]
         except (KeyboardInterrupt, SystemExit):
@@ -131,7 +133,7 @@ class Command(ColumnFlags):
             if target in saved:
                 logger.info(f"{target} was written before and is left as it is; --force writes it again")
                 continue
-            after = sources.with_source(one.after, self.source, columns, data.fingerprint)
+            after = sources.with_source(one.after, self.source, fingerprint=data.fingerprint, **reading)
             formats.save(after, target, force=self.force)
             about = card(one.before, after, one.reports, run.facts, uri=target, reason=one.reason)
             write_card(card_path(target, run, place(run, seed).own if self.seeds > 1 else ""), about)

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, Positional, arg, subcommand
 
-from trajstitch.benchmark.sources import describe_source, load, load_original
+from trajstitch.benchmark import sources
+from trajstitch.benchmark.sources import describe_source, load_original
 from trajstitch.cli.columns import ColumnFlags
 from trajstitch.cli.estimates import print_estimates
 from trajstitch.cli.output import print_json, stdout
@@ -50,7 +51,9 @@ class Train(ColumnFlags, Generic[Method]):
     run: Path | None = None
     """The run's folder; by default runs/POLICY-SRC."""
     resume: bool = False
-    """Continue the run in that folder."""
+    """Continue the run in that folder; with more --steps than before, it is trained on."""
+    force: bool = False
+    """Start again if the run exists: what is in its folder is removed."""
     against: tuple[Path, ...] = ()
     """Without an environment: trained runs to compare with, such as a clone of the original data."""
     data: str | None = None
@@ -71,8 +74,8 @@ class Train(ColumnFlags, Generic[Method]):
 
     def execute(self) -> None:
         algorithm: Any = self.policy
-        columns = self.mapping(self.source)
-        data = load(self.source, columns=columns, allow_large=self.allow_large)
+        reading = self.reading(self.source)
+        data = self.load(self.source)
         if stitching := describe_stitching(data):
             logger.info(f"stitched data: {stitching}")
         original = self._original(data)
@@ -85,8 +88,9 @@ class Train(ColumnFlags, Generic[Method]):
                 self.seed,
                 top=self.top,
                 hold_out=self.hold_out,
-                source=describe_source(self.source, columns, data),
+                source=describe_source(self.source, data=data, **reading),
                 resume=self.resume,
+                force=self.force,
             )
         except (KeyboardInterrupt, SystemExit):
             logger.info("the same command with --resume continues")
@@ -125,7 +129,7 @@ class Train(ColumnFlags, Generic[Method]):
         for folder in self.against:
             load_policies(Run.open(folder, "train").folder)
         if self.data is not None:
-            data = load(self.data, columns=self.mapping(self.data), allow_large=self.allow_large)
+            data = sources.load(self.data, allow_large=self.allow_large, **self.reading(self.data))
             return load_original(data, allow_large=self.allow_large)
         try:
             return load_original(data, allow_large=self.allow_large)

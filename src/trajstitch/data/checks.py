@@ -10,8 +10,9 @@ from hashlib import blake2b
 import numpy as np
 from jaxtyping import Float, Integer
 
-from trajstitch.data import spaces
-from trajstitch.data.normalise import ROUNDING
+from trajstitch.data import ragged, spaces
+from trajstitch.data.mend import Flaws
+from trajstitch.data.normaliser import ROUNDING
 from trajstitch.data.trajectories import Finding, Trajectories
 from trajstitch.errors import InputError
 
@@ -25,10 +26,14 @@ MOST_LISTED = 12
 UNKNOWN = "the state after the last step of"
 """How a note on unknown final states starts."""
 
+MEND = "`missing=split`, `missing=interpolate` or `missing=drop` mends"
+
 ADVICE = {
-    "finite values": "drop or repair those episodes: one NaN spreads through every model",
+    "finite values": f"drop or repair those episodes ({MEND} them): one NaN spreads through every model",
     "action bounds": "the environment can't have applied them as logged: clip them if it clips, else repair the log",
     "early ends": "split the episodes there: what follows an end is another episode",
+    "missing values": f"{MEND} those episodes",
+    "time steps": f"{MEND} them: no method should take a gap for a step",
     "empty episodes": "drop them: they hold nothing to learn from",
 }
 """What to do if a check finds bad data."""
@@ -48,6 +53,8 @@ def check(data: Trajectories) -> tuple[Finding, ...]:
         _changing_rewards(data),
         _distinct_episodes(data),
     )
+    if timed := time_steps(data):
+        own = (*own, timed)
     # What a loader once said about unknown states may hold no longer, as after stitching.
     loader = tuple(finding for finding in data.metadata.findings if not finding.detail.startswith(UNKNOWN))
     if unknown := unknown_states(data):
@@ -76,7 +83,7 @@ def _finite_values(data: Trajectories) -> Finding:
             continue
         nan = sum(int(np.isnan(part).sum()) for _, part in _blocks(values))
         infinite = sum(int(np.isinf(part).sum()) for _, part in _blocks(values))
-        where = _place(first, data.first_rows if name == "observations" else data.offsets[:-1])
+        where = _place(data, first, data.first_rows if name == "observations" else data.offsets[:-1])
         found.append(f"{nan:,} NaN and {infinite:,} infinite values in {name}, first in {where}")
     return Finding("finite values", "bad" if found else "ok", "; ".join(found) or "no NaN or infinite values")
 
@@ -108,7 +115,7 @@ def _action_bounds(data: Trajectories) -> Finding:
     if outside:
         detail = (
             f"{_share(outside, data.actions.size)} action values lie outside, the worst by {worst:.3g} in "
-            f"{_place(worst_at[0], data.offsets[:-1])}, dimension {worst_at[1]}"
+            f"{_place(data, worst_at[0], data.offsets[:-1])}, {_dimension(data, worst_at[1])}"
         )
         return Finding("action bounds", "bad", detail)
     if data.steps and at_bound == data.actions.size:
@@ -121,7 +128,7 @@ def _early_ends(data: Trajectories) -> Finding:
     inside = (data.terminated | data.truncated) & ~data.last_of_episode
     if not inside.any():
         return Finding("early ends", "ok", "episodes are flagged at their last step only")
-    where = _place(int(np.argmax(inside)), data.offsets[:-1])
+    where = _place(data, int(np.argmax(inside)), data.offsets[:-1])
     detail = f"{inside.sum():,} steps are flagged as ends though their episode goes on, first in {where}"
     return Finding("early ends", "bad", detail)
 
@@ -130,7 +137,7 @@ def _empty_episodes(data: Trajectories) -> Finding:
     empty = data.lengths == 0
     if not empty.any():
         return Finding("empty episodes", "ok", "every episode has steps")
-    detail = f"{empty.sum():,} episodes have no steps, first episode {int(np.argmax(empty))}"
+    detail = f"{empty.sum():,} episodes have no steps, first {data.episode_name(int(np.argmax(empty)))}"
     return Finding("empty episodes", "bad", detail)
 
 
@@ -139,7 +146,7 @@ def _missing_ends(data: Trajectories) -> Finding:
     if not missing.any():
         return Finding("missing ends", "ok", "every episode says how it ended")
     count, first = _share(int(missing.sum()), len(data)), int(np.argmax(missing))
-    detail = f"{count} episodes have no end flag, first episode {first}: taken as cut off"
+    detail = f"{count} episodes have no end flag, first {data.episode_name(first)}: taken as cut off"
     return Finding("missing ends", "note", detail)
 
 
@@ -148,7 +155,7 @@ def _contradictory_ends(data: Trajectories) -> Finding:
     if not both.any():
         return Finding("contradictory ends", "ok", "no episode is terminated and truncated at once")
     count, first = _share(int(both.sum()), len(data)), int(np.argmax(both))
-    detail = f"{count} episodes have both end flags, first episode {first}: taken as terminated"
+    detail = f"{count} episodes have both end flags, first {data.episode_name(first)}: taken as terminated"
     return Finding("contradictory ends", "note", detail)
 
 
@@ -176,7 +183,9 @@ def _constant_dimensions(data: Trajectories) -> Finding:
                 break
         constant = np.flatnonzero(~varies)
         if len(constant) and len(values) > 1:
-            listed = ", ".join(map(str, constant[:MOST_LISTED])) + (", ..." if len(constant) > MOST_LISTED else "")
+            names = column_names(data, name) or list(map(str, range(values.shape[1])))
+            listed = ", ".join(names[i] for i in constant[:MOST_LISTED])
+            listed += ", ..." if len(constant) > MOST_LISTED else ""
             parts.append(f"{name} dimension{'s' if len(constant) > 1 else ''} {listed}")
     if not parts:
         return Finding("constant dimensions", "ok", "every observation and action dimension varies")
@@ -195,8 +204,8 @@ def _distinct_episodes(data: Trajectories) -> Finding:
     if not found:
         return Finding("duplicate episodes", "ok", "no episode is a copy of another")
     detail = (
-        f"{_share(len(found), len(data))} episodes are exact copies of others, first episode {found[0][0]} of "
-        f"episode {found[0][1]}"
+        f"{_share(len(found), len(data))} episodes are exact copies of others, first "
+        f"{data.episode_name(found[0][0])} of {data.episode_name(found[0][1])}"
     )
     return Finding("duplicate episodes", "note", detail)
 
@@ -240,10 +249,43 @@ def _blocks(values: Float[np.ndarray, "rows ..."]) -> Iterator[tuple[int, Float[
     return ((start, values[start : start + BLOCK]) for start in range(0, len(values), BLOCK))
 
 
-def _place(row: int, starts: Integer[np.ndarray, " episodes"]) -> str:
+def _place(data: Trajectories, row: int, starts: Integer[np.ndarray, " episodes"]) -> str:
     """Return "episode 3, step 14" for a row, given the first row of each episode."""
     episode = int(np.searchsorted(starts, row, side="right")) - 1
-    return f"episode {episode}, step {row - int(starts[episode])}"
+    return f"{data.episode_name(episode)}, step {row - int(starts[episode])}"
+
+
+def column_names(data: Trajectories, part: str) -> list[str] | None:
+    """Return the log's own names of the `observation` or `action` columns, if it has any."""
+    names = data.metadata.extra.get(f"{part}_names")
+    size = data.observation_size if part == "observation" else data.action_size
+    return [str(name) for name in names] if isinstance(names, list) and len(names) == size else None
+
+
+def _dimension(data: Trajectories, action: int) -> str:
+    names = column_names(data, "action")
+    return f"dimension {action}" if names is None else names[action]
+
+
+def time_steps(data: Trajectories) -> Finding | None:
+    """Return whether all steps take the same time; None if no times are known."""
+    if data.labels is None or data.labels.times is None or not data.steps:
+        return None
+    flaws = Flaws.of(data)
+    unit = "" if data.labels.clock is None else " s"
+    usual = f"{flaws.usual / data.labels.second:g}{unit}"
+    if flaws.gap.any():
+        where = _place(data, int(np.argmax(flaws.gap)), data.offsets[:-1])
+        episodes = int((ragged.sums(flaws.gap, data.lengths) > 0).sum())
+        detail = (
+            f"{flaws.gap.sum():,} gaps in time, where a step takes longer than the usual {usual}, in "
+            f"{_share(episodes, len(data))} episodes, first in {where}"
+        )
+        return Finding("time steps", "bad", detail)
+    if flaws.uneven:
+        detail = f"{_share(flaws.uneven, data.steps)} steps take another time than the usual {usual}: see `resample`"
+        return Finding("time steps", "note", detail)
+    return Finding("time steps", "ok", f"every step takes {usual}")
 
 
 def _share(part: int, whole: int) -> str:
@@ -258,18 +300,28 @@ def require_trajectories(data: object, name: str = "data") -> None:
 
 
 def require_finite(data: Trajectories, uri: str) -> None:
-    """Raise if there is a NaN or infinite value; the message says where the first one is."""
+    """Raise if there is a NaN or infinite value, or a gap in time; the message counts them and says what mends them."""
+    first = ""
     for name, rows, starts in (
         ("observations", _states(data), data.first_rows),
         ("actions", data.actions, data.offsets[:-1]),
         ("rewards", data.rewards, data.offsets[:-1]),
     ):
-        first = first_nonfinite(rows)
-        if first is not None:
-            raise InputError(
-                f"{uri}: {name} hold a NaN or infinite value in {_place(first, starts)}; `trajstitch inspect` counts "
-                "them: drop or repair those episodes first"
-            )
+        row = first_nonfinite(rows)
+        if row is not None:
+            first = f"{name} hold a NaN or infinite value in {_place(data, row, starts)}"
+            break
+    if first:
+        values = (_states(data), data.actions, data.rewards)
+        count = sum(int((~np.isfinite(part)).sum()) for rows in values for _, part in _blocks(rows))
+        episodes = int(Flaws.of(data).episodes(data).sum())
+        raise InputError(
+            f"{uri}: {first}, the first of {count:,} in {_share(episodes, len(data))} episodes; `trajstitch inspect` "
+            f"counts them: {MEND} those episodes"
+        )
+    timed = time_steps(data)
+    if timed is not None and timed.verdict == "bad":
+        raise InputError(f"{uri}: {timed.detail}: {MEND} them")
 
 
 def first_nonfinite(rows: np.ndarray) -> int | None:

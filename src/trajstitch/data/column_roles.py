@@ -19,7 +19,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.stats import t as student
 
 from trajstitch.data import ragged
-from trajstitch.data.normalise import Normaliser
+from trajstitch.data.normaliser import Normaliser
 from trajstitch.data.trajectories import Trajectories
 
 ROWS = 20_000

@@ -6,6 +6,7 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -206,8 +207,8 @@ def _registered(name: str, entry_point: object) -> "EnvSpec":
     if name not in gymnasium.registry:
         raise InputError(
             f"{name} can't be started (no environment of this name is registered; the data names {entry_point}): "
-            "install the package it comes from and import it first, or run the code that the data names with "
-            "`trust_environment=True`"
+            "install the package it comes from and name it with `environment=MODULE:NAME`, import it first, or run the "
+            "code that the data names with `trust_environment=True`"
         )
     found = gymnasium.registry[name]
     known = _entry_point(found)
@@ -225,9 +226,72 @@ def _entry_point(spec: "EnvSpec") -> str | None:
     return f"{place.__module__}:{getattr(place, '__qualname__', '')}" if callable(place) else place
 
 
+def named(environment: str) -> str:
+    """Return the EnvSpec (as JSON) of an environment that the user names, and make it known to this process.
+
+    Gymnasium's id of a registered one (Hopper-v5), or MODULE:NAME, which imports the module: NAME is a class, a
+    function that makes an environment, or the id of one that the module registers. Call this only with what a user has
+    typed, never with what a file says.
+    """
+    import gymnasium
+
+    module, colon, name = environment.partition(":")
+    if not colon:
+        return spec_json(environment)
+    here = str(Path.cwd())
+    if here not in sys.path:  # a user's module is usually in the folder they work in
+        sys.path.append(here)
+    try:
+        found = getattr(import_module(module), name, None)
+    except Exception as error:  # the module's own
+        raise InputError(
+            f"`environment={environment}`: the module {module} can't be imported ({type(error).__name__}: {error})"
+        ) from error
+    if found is None and name not in gymnasium.registry:
+        raise InputError(
+            f"`environment={environment}`: {module} has no {name}, and registers no environment of that name"
+            f"{did_you_mean(name, [*vars(import_module(module)), *gymnasium.registry])}"
+        )
+    if found is None:
+        return spec_json(name)
+    if not callable(found):
+        raise InputError(f"`environment={environment}` is a {type(found).__name__}, not a class or function")
+    if environment not in gymnasium.registry:
+        gymnasium.register(environment, environment)
+    return spec_json_of(gymnasium.registry[environment])
+
+
+def with_environment(metadata: "Metadata", environment: str, longest: int | None = None) -> "Metadata":
+    """Return the metadata with the environment that the user names, see `named`.
+
+    One without a time limit gets that of the metadata's own record of it, or `longest`.
+    """
+    made = parse_spec(named(environment), environment)
+    if made.get("max_episode_steps") is None:
+        before = _stored(metadata)
+        limit = before.get("max_episode_steps") if before is not None and before["id"] == made["id"] else None
+        made["max_episode_steps"] = limit or longest
+    return replace(metadata, environment=json.dumps(made), evaluation_environment=None)
+
+
+def with_limit(metadata: "Metadata", steps: int) -> "Metadata":
+    """Return the metadata whose environment, if it names one, cuts episodes off after this many steps."""
+    stored = _stored(metadata)
+    if stored is None:
+        return metadata
+    limited = json.dumps({**stored, "max_episode_steps": steps})
+    name = "environment" if metadata.evaluation_environment is None else "evaluation_environment"
+    return replace(metadata, **{name: limited})
+
+
 def time_limit(environment: str) -> int | None:
     """Return the number of steps after which a registered environment truncates an episode."""
     return parse_spec(spec_json(environment), environment)["max_episode_steps"]
+
+
+def spec_json_of(spec: "EnvSpec") -> str:
+    """Return an EnvSpec as JSON; a function that makes the environment is named, not stored."""
+    return replace(spec, entry_point=_entry_point(spec)).to_json()
 
 
 def spec_json(environment: str) -> str:
@@ -243,7 +307,7 @@ def spec_json(environment: str) -> str:
     try:
         spec = gymnasium.spec(environment)
         options = {**spec.kwargs, **D4RL_OPTIONS.get(environment, {})}
-        return replace(spec, entry_point=_entry_point(spec), kwargs=options).to_json()
+        return spec_json_of(replace(spec, kwargs=options))
     except gymnasium.error.Error as error:
         hint = did_you_mean(environment, gymnasium.registry)
         raise InputError(f"unknown environment {environment!r}{hint}") from error

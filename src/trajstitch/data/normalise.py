@@ -1,16 +1,15 @@
-"""Standardising and rescaling of columns: every mean and standard deviation of the project, in NumPy."""
+"""Standardising and rescaling of the columns of data, in NumPy."""
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
 
+from trajstitch.data.normaliser import ROUNDING, Normaliser, mean_and_std, recorded, varies
 from trajstitch.data.spaces import flat_bounds
 from trajstitch.data.trajectories import Trajectories
 
-ROUNDING = 1e-6
-"""Relative size of differences that may be rounding alone: float32 keeps 6e-8."""
 FAR, SMALL = 1e4, 1e-5
 """A column is far from zero if its mean is FAR times its standard deviation: float32 would merge its values. It is
 small if its standard deviation is below SMALL: it would count as constant."""
@@ -32,55 +31,6 @@ WIDEST = 1000
 output spans it could not resolve them."""
 
 
-def varies(std: Any, size: Any, rounding: Any = ROUNDING) -> Bool[np.ndarray, "..."]:
-    """Return whether a standard deviation exceeds the rounding error of numbers of this size; a constant's doesn't."""
-    return std > rounding * size
-
-
-def recorded(rows: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "recorded columns"]:
-    """Return the rows that are not NaN in every column: those stand for states that were not recorded."""
-    if not rows.shape[1] or not np.isnan(rows[:, 0]).any():
-        return rows
-    return rows[~np.isnan(rows).all(1)]
-
-
-class Normaliser(NamedTuple):
-    """Mean and standard deviation of each column; a constant column has the standard deviation 1.
-
-    Arrays may be NumPy's or JAX's.
-    """
-
-    mean: Any
-    std: Any
-
-    @classmethod
-    def of(cls, rows: Float[np.ndarray, "rows columns"], epsilon: float = 0.0) -> "Normaliser":
-        """Compute them in double precision; `epsilon` is added to the standard deviation of columns that vary.
-
-        Rows of states that were not recorded don't count.
-        """
-        rows = recorded(rows)
-        mean, std = _mean_and_std(rows)
-        return cls(mean, np.where(varies(std, 1 + np.abs(mean)), std + epsilon, 1.0))
-
-    @classmethod
-    def of_changes(
-        cls, changes: Float[np.ndarray, "rows columns"], states: Float[np.ndarray, "states columns"]
-    ) -> "Normaliser":
-        """Return the normaliser of changes; a column that never changes is in units of its states' spread.
-
-        In raw units, the smallest error in a column of tiny units would outweigh all others.
-        """
-        mean, std = _mean_and_std(recorded(changes))
-        return cls(mean, np.where(varies(std, 1 + np.abs(mean)), std, cls.of(states).std))
-
-    def apply(self, rows: Any) -> Any:
-        return (rows - self.mean) / self.std
-
-    def undo(self, rows: Any) -> Any:
-        return rows * self.std + self.mean
-
-
 @np.errstate(over="ignore", invalid="ignore")
 def robust_normaliser(rows: Float[np.ndarray, "rows columns"], epsilon: float = 0.0) -> Normaliser:
     """Return a normaliser that shows a network every column that varies, in any unit.
@@ -95,9 +45,9 @@ def robust_normaliser(rows: Float[np.ndarray, "rows columns"], epsilon: float = 
     size = np.maximum(np.abs(lowest), np.abs(highest))
     rounding = _rounding(rows, size)
     constant = ~(highest - lowest > rounding * size)
-    mean, std = _mean_and_std(rows)
+    mean, std = mean_and_std(rows)
     extreme = ~constant & ((size > 1e150) | (size < 1e-150))  # squares overflow or vanish
-    mean[extreme], std[extreme] = (part * size[extreme] for part in _mean_and_std(rows[:, extreme] / size[extreme]))
+    mean[extreme], std[extreme] = (part * size[extreme] for part in mean_and_std(rows[:, extreme] / size[extreme]))
     low, middle, high = np.quantile(rows[:: 1 + len(rows) // MOST_QUANTILE_ROWS].astype(np.float64), BULK, axis=0)
     bulk = (high - low) / BULK_WIDTH
     heavy = ~constant & (HEAVY * bulk < std) & varies(high - low, np.maximum(np.abs(low), np.abs(high)), rounding)
@@ -108,10 +58,6 @@ def robust_normaliser(rows: Float[np.ndarray, "rows columns"], epsilon: float = 
     if enough.all():
         return single
     return Normaliser(*(np.where(enough, *parts) for parts in zip(single, exact, strict=True)))
-
-
-def _mean_and_std(rows: Float[np.ndarray, "rows columns"]) -> tuple[Any, Any]:
-    return rows.mean(0, dtype=np.float64), rows.std(0, dtype=np.float64)
 
 
 def _rounding(
@@ -134,7 +80,7 @@ class Float32Loss(NamedTuple):
     @classmethod
     def of(cls, states: Float[np.ndarray, "rows columns"]) -> "Float32Loss":
         states = recorded(states)
-        mean, std = _mean_and_std(states)
+        mean, std = mean_and_std(states)
         changes = varies(std, np.abs(states).max(0), 1000 * float(np.finfo(states.dtype).eps))
         return cls(mean, std, changes & (np.abs(mean) > FAR * std), changes & (std < SMALL))
 

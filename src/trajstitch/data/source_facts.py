@@ -1,8 +1,10 @@
 """What a run records about its data set, so that it can load it again and recognise it."""
 
+from pathlib import Path
 from typing import Any
 
 from trajstitch.data.trajectories import Trajectories
+from trajstitch.storage.runs import Run
 
 
 def source_facts(
@@ -10,9 +12,30 @@ def source_facts(
 ) -> dict[str, Any]:
     """Return facts about a data set: where it is (as the user named it, or as its metadata says) and what it is."""
     return {
-        "source": source or data.metadata.source or data.metadata.name,
+        "source": absolute(source or data.metadata.source or data.metadata.name),
         "columns": columns,
         "transitions": data.steps,
         "mean_return": float(data.returns.mean()),
         "fingerprint": data.fingerprint,
     }
+
+
+def absolute(source: str) -> str:
+    """Return a source that means the same in every folder: the URI of a file has its absolute path."""
+    scheme, _, place = source.partition(":")
+    try:
+        return f"{scheme}:{Path(place).absolute()}" if place and Path(place).is_file() else source
+    except (OSError, ValueError):
+        return source
+
+
+def as_recorded(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """Return facts about a data set with the source that a run in `folder` has recorded, if that is still there.
+
+    The same data may be named in several ways; its fingerprint tells whether it is the same.
+    """
+    if not (folder / "run.json").is_file():
+        return facts
+    before = Run.open(folder).config.get("source")
+    same = isinstance(before, str) and Path(before.partition(":")[2]).is_file()
+    return facts | {"source": before} if same else facts

@@ -104,3 +104,17 @@ def _recognised(data: Trajectories) -> StitchRecord | None:
     if len(data) % count == 0 and np.array_equal(start, np.arange(len(data)) % count):
         return StitchRecord(False, len(data) // count, count, len(data), int(changed.sum()))
     return None
+
+
+def holds_originals(data: Trajectories) -> bool:
+    """Return whether stitched data also holds the logged episodes that its stitched ones were made from.
+
+    Told from the provenance: the starts of episodes with jumps are also starts of episodes without any. Nearly all must
+    be, since where several stitchings are joined, many are.
+    """
+    if data.provenance is None:
+        return False
+    first = data.offsets[:-1][data.lengths > 0]
+    start = data.provenance.source_episode[first].astype(np.int64) << 32 | data.provenance.source_step[first]
+    changed = ragged.sums(data.provenance.stitched, data.lengths)[data.lengths > 0] > 0
+    return bool(changed.any() and np.isin(start[changed], start[~changed]).mean() > 0.95)

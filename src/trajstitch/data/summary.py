@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from trajstitch.data import environments
-from trajstitch.data.checks import ADVICE, check
+from trajstitch.data.checks import ADVICE, check, column_names
 from trajstitch.data.stitch_record import StitchRecord, describe_stitching
 from trajstitch.data.trajectories import Provenance, Trajectories
+from trajstitch.errors import one_line
 
 BINS = 48
 """Bins of a histogram: divides well into the widths of terminals."""
@@ -55,6 +56,35 @@ def inspect(data: Trajectories) -> dict[str, Any]:
             ],
         }
     )
+
+
+def three_lines(data: Trajectories) -> str:
+    """Return a data set's size, columns and episodes as three lines, for `print(data)`."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        returns = data.returns
+        mean, low, high = returns.mean(), returns.min(), returns.max()
+    about = data.metadata
+    where = f" ({about.source})" if about.source and about.source != about.name else ""
+    columns = []
+    for part, size in (("observation", data.observation_size), ("action", data.action_size)):
+        names = column_names(data, part)
+        columns.append(f"{size} {part}{'' if size == 1 else 's'}" + (f" ({_shortened(names)})" if names else ""))
+    labels = data.labels
+    named = [] if labels is None or labels.episodes is None else labels.episodes.tolist()
+    lengths = data.lengths
+    steps = f"{lengths.min():,}" if lengths.min() == lengths.max() else f"{lengths.min():,} to {lengths.max():,}"
+    return "\n".join(
+        (
+            f"{one_line(about.name + where)}: {len(data):,} episodes, {data.steps:,} steps",
+            ", ".join(columns),
+            f"episodes{f' {_shortened(named)}' if named else ''} of {steps} steps, with returns of {mean:.5g} "
+            f"(from {low:.5g} to {high:.5g})",
+        )
+    )
+
+
+def _shortened(names: list[str], most: int = 6) -> str:
+    return one_line(", ".join(names if len(names) <= most else [*names[: most - 2], "...", names[-1]]))
 
 
 def _histogram(values: np.ndarray, *, whole: bool) -> dict[str, Any]:

@@ -18,7 +18,9 @@ import numpy as np
 from gymnasium import Space
 from jaxtyping import Bool, Float, Integer
 
+from trajstitch.data import labels as labelling
 from trajstitch.data import ragged
+from trajstitch.data.labels import Labels
 from trajstitch.errors import InputError
 
 Verdict = Literal["ok", "note", "bad"]
@@ -111,6 +113,7 @@ class Trajectories:
     offsets: Integer[np.ndarray, " episodes_plus_1"]
     metadata: Metadata = Metadata()
     provenance: Provenance | None = None
+    labels: Labels | None = None
 
     def __post_init__(self) -> None:
         for name, rank, kinds in (
@@ -146,6 +149,13 @@ class Trajectories:
                 )
         if self.provenance is not None and len(self.provenance.stitched) != steps:
             raise InputError(f"provenance: has {len(self.provenance.stitched):,} rows for {steps:,} steps")
+        if self.labels is not None:
+            self.labels.check(episodes, steps + episodes)
+
+    def __repr__(self) -> str:
+        from trajstitch.data.summary import three_lines
+
+        return three_lines(self)
 
     # Sizes and indices
 
@@ -165,6 +175,11 @@ class Trajectories:
     @property
     def action_size(self) -> int:
         return self.actions.shape[1]
+
+    def episode_name(self, episode: int) -> str:
+        """Return "episode 'lot 7'" by the log's own name, or "episode 3" by its number."""
+        names = None if self.labels is None else self.labels.episodes
+        return f"episode {episode}" if names is None else f"episode {str(names[episode])!r}"
 
     @property
     def nbytes(self) -> int:
@@ -300,6 +315,7 @@ class Trajectories:
             truncated=self.truncated[steps],
             offsets=offsets,
             provenance=None if self.provenance is None else self.provenance.rows(steps),
+            labels=None if self.labels is None else self.labels.take(episodes, rows),
         )
 
     @property
@@ -388,20 +404,6 @@ class Trajectories:
 _FLAGS = ("terminated", "truncated", "offsets")
 
 
-def holds_originals(data: Trajectories) -> bool:
-    """Return whether stitched data also holds the logged episodes that its stitched ones were made from.
-
-    Told from the provenance: the starts of episodes with jumps are also starts of episodes without any. Nearly all must
-    be, since where several stitchings are joined, many are.
-    """
-    if data.provenance is None:
-        return False
-    first = data.offsets[:-1][data.lengths > 0]
-    start = data.provenance.source_episode[first].astype(np.int64) << 32 | data.provenance.source_step[first]
-    changed = ragged.sums(data.provenance.stitched, data.lengths)[data.lengths > 0] > 0
-    return bool(changed.any() and np.isin(start[changed], start[~changed]).mean() > 0.95)
-
-
 def concatenate(parts: Sequence[Trajectories]) -> Trajectories:
     """Return the episodes of several sets, in order, with the metadata of the first.
 
@@ -430,6 +432,7 @@ def concatenate(parts: Sequence[Trajectories]) -> Trajectories:
         offsets=ragged.offsets_of(np.concatenate([part.lengths for part in parts])),
         metadata=parts[0].metadata,
         provenance=provenance,
+        labels=labelling.joined([part.labels for part in parts], [part.lengths for part in parts]),
     )
 
 

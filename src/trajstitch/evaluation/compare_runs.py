@@ -19,6 +19,7 @@ def compare_runs(folders: Sequence[Path], data: Trajectories, held_out: Trajecto
     """
     folders = list({folder.resolve(): folder for folder in folders}.values())
     runs = [Run.open(folder, "train") for folder in folders]
+    runs[0].require_writable()
     policies = [load_policies(folder) for folder in folders]
     short = [folder.resolve().name for folder in folders]
     names = short if len(set(short)) == len(short) else [str(folder) for folder in folders]

@@ -108,6 +108,10 @@ class Evaluate:
     """Don't roll out: estimate from the data alone, as for data that names no environment."""
     processes: Annotated[int, Bounds(1)] | None = None
     """Worker processes; one for each core if not given. The returns do not depend on it."""
+    environment: str | None = None
+    """Environment to roll out in instead of the one that the data names: a Gymnasium id, or MODULE:NAME."""
+    max_steps: Annotated[int, Bounds(1)] | None = None
+    """Steps after which an episode is cut off; if not given, the environment's own limit."""
 
 
 def evaluate_run(folder: Path, config: Evaluate | None = None, data: Trajectories | None = None) -> dict[str, Any]:
@@ -119,6 +123,7 @@ def evaluate_run(folder: Path, config: Evaluate | None = None, data: Trajectorie
     config = config or Evaluate()
     check_bounds(config)
     run = Run.open(folder, "train")
+    run.require_writable()
     if needs_data(run, config):
         if data is None:
             raise InputError(f"{run.folder}: nothing is rolled out, so the logged `data` is needed to evaluate it")
@@ -126,8 +131,9 @@ def evaluate_run(folder: Path, config: Evaluate | None = None, data: Trajectorie
     found = [load_policies(path) for path in checkpoints(run.folder)[-1 if config.last else 0 :]]
     if not found:
         raise InputError(f"{run.folder}: holds no checkpoints yet; continue its training with `resume=True`")
+    known = known_metadata(run, config)
     policies = [policy for checkpoint in found for policy in checkpoint]
-    returns = evaluate(policies, stored_metadata(run), config.episodes, config.seed, config.processes)
+    returns = evaluate(policies, known, config.episodes, config.seed, config.processes)
     return keep_scores(run, config, found, returns.reshape(len(found), -1, config.episodes))
 
 
@@ -138,7 +144,7 @@ def keep_scores(
     returns: Float[np.ndarray, "checkpoints seeds episodes"],
 ) -> dict[str, Any]:
     """Write the scores of a run's checkpoints, from their returns, as scores.json; return them."""
-    known = stored_metadata(run)
+    known = known_metadata(run, config)
     result = {
         "seeds": [policy.seed for policy in found[-1]],
         "steps": found[-1][0].steps,
@@ -153,7 +159,7 @@ def keep_scores(
 
 def needs_data(run: Run, config: Evaluate) -> bool:
     """Return whether a run is evaluated from its data alone: its data names no environment, or `offline` is set."""
-    return config.offline or environments.environment_id(stored_metadata(run)) is None
+    return config.offline or environments.environment_id(known_metadata(run, config)) is None
 
 
 def conditions(config: Evaluate, known: Metadata) -> dict[str, Any]:
@@ -176,7 +182,7 @@ def baseline_scores(folder: Path, config: Evaluate, against: Path) -> dict[str, 
     scores = theirs.read_json("scores", advice=again)
     with damaged(theirs.path("scores.json"), again):
         Summary.from_json(scores["last"])
-    for name, value in conditions(config, stored_metadata(ours)).items():
+    for name, value in conditions(config, known_metadata(ours, config)).items():
         if scores.get(name) != value:
             shown = "" if name == "environment_spec" else f" ({scores.get(name)}, not {value})"
             raise InputError(
@@ -192,6 +198,14 @@ def stored_metadata(run: Run) -> Metadata:
     """Return the metadata of a run's data, which may no longer be there."""
     stored = run.read_json("data", advice="continue its training with `resume=True` to make it again")
     return metadata.from_json(json.dumps(stored), run.fact("source", str))
+
+
+def known_metadata(run: Run, config: Evaluate) -> Metadata:
+    """Return the metadata of a run's data, with the environment and the limit of steps that the user gives."""
+    known = stored_metadata(run)
+    if config.environment is not None and not config.offline:
+        known = environments.with_environment(known, config.environment)
+    return known if config.max_steps is None else environments.with_limit(known, config.max_steps)
 
 
 def _from_rollouts(run: Run, known: Metadata, steps: list[int], returns: np.ndarray) -> dict[str, Any]:

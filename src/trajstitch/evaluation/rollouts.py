@@ -40,8 +40,8 @@ def play(
         steps += 1
         if steps > LONGEST:
             raise InputError(
-                f"an episode went on for {LONGEST:,} steps: its environment has no time limit, and needs one "
-                "(max_episode_steps) to be evaluated in"
+                f"an episode went on for {LONGEST:,} steps: its environment has no time limit (max_episode_steps): "
+                "give one with `max_steps`"
             )
         action = act(current)
         for i in tuple(running):

@@ -1,7 +1,9 @@
 """Statistics of scores over seeds, with confidence intervals.
 
 A score is a seed's mean over its episodes: training is what varies, so the seeds are the sample. Intervals are 95 %
-bootstrap intervals that resample the seeds within each set (Agarwal et al. 2021); one seed has none.
+bootstrap intervals that resample the seeds within each set (Agarwal et al. 2021). Fewer than three seeds have none: a
+quarter of the resamples of two are one of them twice, so the interval would be the two scores themselves, and two runs
+of two seeds each that are equally good are apart in every pair one time in three.
 
 Where each of several stitchings of a set has policies of its own, both vary, and policies of one stitching are no
 independent sample. Such scores are given as one row per stitching, and the bootstrap is hierarchical: it draws
@@ -18,6 +20,8 @@ from scipy.stats import bootstrap, trim_mean
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
+FEWEST = 3
+"""Seeds of a set that an interval needs."""
 
 Seeds = Float[np.ndarray, " _seeds"]
 """The scores of all seeds on one set; sets may differ in their number."""
@@ -75,7 +79,7 @@ def probability_of_improvement(ours: Sequence[Draws], theirs: Sequence[Draws]) -
 
 def _with_interval(statistic: Callable[..., np.ndarray | np.floating], sets: Sequence[Draws]) -> Interval:
     value = float(statistic(*map(np.ravel, sets), axis=-1))
-    if min(one.size for one in sets) < 2:
+    if min(one.size for one in sets) < FEWEST:
         return Interval(value, None, None)
     if any(one.ndim > 1 and len(one) > 1 for one in sets):
         random = np.random.default_rng(0)

@@ -2,10 +2,19 @@
 
 This measures how real a stitched step is without any model. It works for MuJoCo tasks whose observation is the
 simulator's positions and velocities, without the position along the track: Hopper, Walker2d, HalfCheetah, Swimmer and
-similar ones.
+similar ones. And for every environment that can be set to a state, by a method of its own:
+
+    def set_state(self, state):
+        ...
+
+`state` is an observation as the data has it, a flat row of numbers, and the environment goes on from the state that
+shows it. It may return the observation that it shows now: if that is another one, the step is not counted.
 """
 
+import inspect
 import os
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +25,9 @@ from jaxtyping import Bool, Float
 from trajstitch.data import environments
 from trajstitch.data.trajectories import Metadata
 from trajstitch.errors import InputError
-from trajstitch.evaluation.processes import light_processes
+from trajstitch.evaluation.processes import light_processes, portable
 from trajstitch.evaluation.processes import pool as start_pool
+from trajstitch.evaluation.rollouts import flat
 from trajstitch.progress import progress
 
 CHUNK = 2_000
@@ -46,19 +56,57 @@ def replay(
             f"{metadata.source or metadata.name}: names no environment, so there is no simulator to replay in"
         )
     spec = environments.spec(metadata)
-    _rebuildable(environments.start(spec), observations.shape[1])
+    own = environments.start(spec)
+    set_by_hook = _has_hook(own)
+    if not set_by_hook:
+        _rebuildable(own, observations.shape[1])
+    own.close()
     chunks = [slice(start, start + CHUNK) for start in range(0, max(len(actions), 1), CHUNK)]
     work = [(spec, observations[chunk], actions[chunk]) for chunk in chunks]
     parts = []
-    with (
-        light_processes(),
-        start_pool(min(processes or os.cpu_count() or 1, len(work))) as pool,
-        progress("Replaying in the simulator", len(actions)) as advance,
-    ):
-        for part in pool.imap(_replay, work):
+    with ExitStack() as stack:
+        apart: Callable[..., Iterable[Any]] = map
+        if portable(spec):
+            stack.enter_context(light_processes())
+            apart = stack.enter_context(start_pool(min(processes or os.cpu_count() or 1, len(work)))).imap
+        advance = stack.enter_context(progress("Replaying in the simulator", len(actions)))
+        for part in apart(_replay_by_hook if set_by_hook else _replay, work):
             parts.append(part)
             advance(len(part[1]))
     return Outcome(*(np.concatenate(pieces) for pieces in zip(*parts, strict=True)))
+
+
+def _has_hook(environment: Any) -> bool:
+    """Return whether the environment has a `set_state` that takes one state; MuJoCo's takes two arguments."""
+    hook = getattr(environment.unwrapped, "set_state", None)
+    if not callable(hook):
+        return False
+    try:
+        inspect.signature(hook).bind(None)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _replay_by_hook(work: tuple[EnvSpec, np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    spec, observations, actions = work
+    environment = environments.start(spec, disable_env_checker=True)
+    environment.reset(seed=0)
+    bare: Any = environment.unwrapped
+    action_space = environment.action_space
+    following, rewards = np.empty_like(observations), np.empty(len(actions))
+    known = np.ones(len(actions), bool)
+    for step, (observation, action) in enumerate(zip(observations, actions, strict=True)):
+        shown = bare.set_state(observation.copy())
+        if shown is not None:
+            known[step] = np.allclose(_flat(environment, shown), observation, rtol=1e-5, atol=1e-6)
+        reached, rewards[step], *_ = bare.step(action.astype(action_space.dtype).reshape(action_space.shape))
+        following[step] = _flat(environment, reached)
+    return following, rewards, known
+
+
+def _flat(environment: Any, observation: Any) -> np.ndarray:
+    return np.ravel(flat(environment.observation_space, observation))
 
 
 def _rebuildable(environment: Any, size: int) -> Any:
@@ -66,7 +114,10 @@ def _rebuildable(environment: Any, size: int) -> Any:
     bare = environment.unwrapped
     name = environment.spec.id if environment.spec else type(bare).__name__
     if not hasattr(bare, "set_state") or not hasattr(bare, "model"):
-        raise InputError(f"{name} is not a MuJoCo task of Gymnasium: its state can't be set")
+        raise InputError(
+            f"{name} is not a MuJoCo task of Gymnasium and has no method set_state(state) that puts it into the state "
+            "that an observation shows: its state can't be set"
+        )
     if bare.model.nq - 1 + bare.model.nv != size:
         raise InputError(
             f"{name}: an observation of {size} numbers doesn't show the simulator's {bare.model.nq} positions and "

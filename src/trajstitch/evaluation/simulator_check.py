@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import spearmanr
 
-from trajstitch.data.normalise import Normaliser
+from trajstitch.data.normaliser import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.evaluation.simulator import replay
 from trajstitch.stitching.graph import Edges, StitchGraph

@@ -8,6 +8,7 @@ table:FILE         CSV or Parquet, one row per step
 Built-in sets such as hopper/medium-replay are no URIs: `benchmark.sources` resolves their names.
 """
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
@@ -15,7 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 from trajstitch.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
+    from trajstitch.data.mend import Missing
     from trajstitch.data.trajectories import Trajectories
+
+LABELS = "labels"
+"""Key in `Metadata.extra` of episodes' names and states' times, in formats that have no place of their own for them."""
 
 FORMATS = {
     "minari": "trajstitch.formats.minari",
@@ -63,22 +68,34 @@ class Format(Protocol):
         ...
 
 
-def load(uri: str, *, allow_nonfinite: bool = False, allow_large: bool = False, **options: Any) -> "Trajectories":
-    """Load a data set. NaN and infinite values raise an error unless `allow_nonfinite` is set.
+def load(
+    uri: str,
+    *,
+    allow_nonfinite: bool = False,
+    allow_large: bool = False,
+    missing: "Missing | None" = None,
+    resample: float | None = None,
+    **options: Any,
+) -> "Trajectories":
+    """Load a data set. NaN, infinite and blank values and gaps in time raise an error, which counts them.
 
-    A file that declares far more data than it holds raises an error too, unless `allow_large` is set.
-
-    An end flag in the middle of an episode splits it there. `options` are the format's own, such as `columns` for
-    tables; None stands for an option that isn't given.
+    `missing` mends them: "split", "interpolate" or "drop" (`data/mend.py`). `allow_nonfinite` leaves them as they are.
+    `resample` is a new step in seconds, for logs with times. A file that declares far more data than it holds raises an
+    error too, unless `allow_large` is set. An end flag in the middle of an episode splits it there. `options` are the
+    format's own, such as `columns` for tables; None stands for an option that isn't given.
     """
     found, location = _find(uri)
+    from trajstitch.data.checks import require_finite
+    from trajstitch.data.mend import mend
     from trajstitch.formats.rows import split_at_ends
 
     given = _accepted(uri, found, options)
     if "allow_large" in found.OPTIONS:
         given["allow_large"] = allow_large
+    if (allow_nonfinite or missing is not None) and "tolerant" in found.OPTIONS:
+        given["tolerant"] = True
     try:
-        data = split_at_ends(found.load(location, **given))
+        data = split_at_ends(_with_labels(found.load(location, **given)))
     except InputError as error:
         raise error if location in str(error) else InputError(f"{uri}: {error}") from error
     except UNREADABLE as error:
@@ -87,9 +104,8 @@ def load(uri: str, *, allow_nonfinite: bool = False, allow_large: bool = False, 
         raise InputError(f"{uri}: can't be read ({type(error).__name__}: {reason_of(error)})") from error
     if not data.observation_size or not data.action_size:
         raise InputError(f"{uri}: its observations or actions have no columns")
+    data = mend(data, missing, resample)
     if not allow_nonfinite:
-        from trajstitch.data.checks import require_finite
-
         require_finite(data, uri)
     return data
 
@@ -100,7 +116,21 @@ def save(data: "Trajectories", uri: str, *, force: bool = False, **options: Any)
     `options` are the format's own, such as `columns` for tables.
     """
     found, location = _find(uri)
+    if data.labels is not None and not getattr(found, "KEEPS_LABELS", False):
+        extra = {**data.metadata.extra, LABELS: data.labels.to_json(data.lengths)}
+        data = replace(data, metadata=replace(data.metadata, extra=extra), labels=None)
     found.save(data, location, force=force, **_accepted(uri, found, options))
+
+
+def _with_labels(data: "Trajectories") -> "Trajectories":
+    """Return the data with the labels that `save` kept among its metadata, if any."""
+    if data.labels is not None or LABELS not in data.metadata.extra:
+        return data
+    from trajstitch.data.labels import Labels
+
+    extra = dict(data.metadata.extra)
+    labels = Labels.from_json(extra.pop(LABELS), data.lengths, data.metadata.source)
+    return replace(data, metadata=replace(data.metadata, extra=extra), labels=labels)
 
 
 def require_free(uri: str, *, force: bool) -> None:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -35,8 +35,14 @@ CSV_TYPES: dict[Kind, pa.DataType] = {
 }
 """CSV files have no types, and guessing them from the first rows fails if later rows differ."""
 
-NOTHING = ["", " ", "NA", "N/A", "null", "NULL", "None"]
+NOTHING = ["", " ", "NA", "N/A", "n/a", "na", "#N/A", "<NA>", "null", "NULL", "None", "none", "-", "--", "?"]
 """How CSV files write a missing value. NaN is not one: it is a value, which a check reports."""
+
+BETWEEN = " / "
+"""Stands between the parts of an episode's name, if several columns identify it."""
+
+NUMBER = r"^[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$|^[+-]?(?i:nan|inf|infinity)$"
+"""A text that is a number."""
 
 WORDS = {
     **dict.fromkeys(("true", "t", "yes", "1", "1.0"), True),
@@ -61,6 +67,7 @@ class Parquet:
         except Exception as error:  # Arrow's own errors are of many types
             raise InputError(f"{path}: is not a whole Parquet file: copy or download it again") from error
         _require_few_columns(self.names, path, budget)
+        self.unreadable: dict[str, tuple[Bool[np.ndarray, " rows"], str]] = {}
 
     def read(self, kinds: Mapping[str, Kind]) -> None:
         """Do nothing: columns are read one at a time, by `column`."""
@@ -108,6 +115,8 @@ class Csv:
             raise InputError(f"{path}: its first line is no CSV header ({error}): repair its line ends") from error
         _require_few_columns(self.names, path, budget)
         self.metadata: dict[bytes, bytes] = {}
+        self.unreadable: dict[str, tuple[Bool[np.ndarray, " rows"], str]] = {}
+        """For each column with cells that hold text instead of a number: which ones, and the first one's text."""
 
     def read(self, kinds: Mapping[str, Kind]) -> None:
         """Read these columns."""
@@ -117,8 +126,30 @@ class Csv:
             try:
                 self.table = self._read(kinds, use_threads=False)
             except (pa.ArrowException, OSError) as error:  # slower, but its error names the row
-                raise InputError(f"{self.path}: {self._explain(error)}") from error
+                explained = f"{self.path}: {self._explain(error)}"
+                if "invalid value" not in str(error):
+                    raise InputError(explained) from error
+                as_text: dict[str, Kind] = {name: "time" if kind == "number" else kind for name, kind in kinds.items()}
+                self.table = self._read(as_text, use_threads=True)
+                for name, kind in kinds.items():
+                    if kind == "number":
+                        self._convert(name, explained)
         self.rows: int = self.table.num_rows
+
+    def _convert(self, name: str, explained: str) -> None:
+        """Turn a column of text into numbers. Cells that hold none become blank; if most do, the column is another."""
+        text = pyarrow.compute.call_function("utf8_trim_whitespace", [self.table.column(name)])
+        options = pyarrow.compute.MatchSubstringOptions(NUMBER)
+        numeric = pyarrow.compute.call_function("match_substring_regex", [text], options)
+        wrong = ~np.asarray(numeric.fill_null(True).to_numpy(), bool)
+        count, filled = int(wrong.sum()), len(text) - text.null_count
+        if count > filled / 2:
+            raise InputError(explained)
+        if count:
+            self.unreadable[name] = wrong, str(text[int(np.argmax(wrong))].as_py())
+        numbers = pyarrow.compute.call_function("if_else", [numeric, text, pa.scalar(None, pa.string())])
+        at = self.table.schema.get_field_index(name)
+        self.table = self.table.set_column(at, name, numbers.cast(pa.float64()))
 
     def _read(self, kinds: Mapping[str, Kind], *, use_threads: bool) -> pa.Table:
         return pyarrow.csv.read_csv(
@@ -173,14 +204,19 @@ class Rows:
         self.missing: dict[str, Bool[np.ndarray, " rows"]] = {}
 
     def matrix(self, names: Sequence[str], *, scalars: bool = False) -> Float[np.ndarray, "rows columns"]:
-        """Return several columns of numbers or vectors side by side; a missing value is NaN or 0.
+        """Return several columns of numbers or vectors side by side; a missing value is NaN.
 
         With `scalars`, vectors are an error.
         """
         read = self.scalars if scalars else self.numbers
         parts = [part[:, None] if part.ndim == 1 else part for part in map(read, names)]
         floats = [part.dtype if part.dtype.kind == "f" else np.result_type(part.dtype, np.float32) for part in parts]
-        return np.concatenate(parts, axis=1, dtype=np.result_type(*floats))
+        joined = np.concatenate(parts, axis=1, dtype=np.result_type(*floats))
+        stops = np.cumsum([part.shape[1] for part in parts])
+        for name, part, stop in zip(names, parts, stops.tolist(), strict=True):
+            if name in self.missing:
+                joined[self.missing[name], stop - part.shape[1] : stop] = np.nan
+        return joined
 
     def scalars(self, name: str) -> Shaped[np.ndarray, " rows"]:
         """Return a column of numbers, one for each row."""
@@ -248,23 +284,30 @@ class Rows:
             values = np.where(self.missing[name], 0, values)
         return as_flags(values, f"{self.source}: column {name!r}", first_row=1)
 
-    def labels(self, names: Sequence[str]) -> Integer[np.ndarray, " rows"]:
-        """Return one number for each combination of values of these columns, numbered by first appearance."""
+    def labels(self, names: Sequence[str]) -> tuple[Integer[np.ndarray, " rows"], Shaped[np.ndarray, " labels"]]:
+        """Return one number for each combination of values of these columns, by first appearance, and their texts."""
         combined = np.zeros(self.rows, np.int64)
+        parts = []
         for name in names:
             codes, values = self._encode(name, self.file.column(name))
             # Numbered from 0 again each time, so that no number of columns overflows.
             combined = np.unique(combined, return_inverse=True)[1] * (len(values) + 1) + codes
+            parts.append((codes, [*values.to_pylist(), ""]))
         _, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
-        return np.argsort(np.argsort(first))[inverse]
+        order = np.sort(first)
+        texts = [BETWEEN.join(str(values[codes[row]]) for codes, values in parts) for row in order.tolist()]
+        return np.argsort(np.argsort(first))[inverse], np.array(texts, dtype=np.str_)
 
-    def times(self, name: str) -> Shaped[np.ndarray, " rows"]:
-        """Return a column of numbers or times, to sort by."""
+    def times(self, name: str) -> tuple[Shaped[np.ndarray, " rows"], tuple[str, str] | None]:
+        """Return a column of numbers or times, and how its time stamps are written (see `Labels.clock`)."""
         column = self.file.column(name)
+        between = "T"
         if _is_text(column.type):
             codes, values = self._encode(name, column)
             with arrow_errors(f"{self.source}: column {name!r}"):
-                parsed = _parsed(self._texts(name, values))
+                texts = self._texts(name, values)
+                between = "T" if len(texts) and "T" in str(texts[0].as_py()) else " "
+                parsed = _parsed(texts)
                 column = None if parsed is None else parsed.take(pa.array(codes, mask=codes == len(values)))
         else:
             self._note_missing(name, column)
@@ -275,7 +318,26 @@ class Rows:
                 f"{self.source}: column {name!r} holds neither numbers nor ISO times: rows can't be ordered"
             )
         with arrow_errors(f"{self.source}: column {name!r}"):
-            return column.to_numpy(zero_copy_only=False)
+            return self._as_times(name, column, between)
+
+    def _as_times(
+        self, name: str, column: Any, between: str
+    ) -> tuple[Shaped[np.ndarray, " rows"], tuple[str, str] | None]:
+        kind = column.type
+        if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+            zone = kind.tz if pa.types.is_timestamp(kind) else None
+            try:
+                stamps = column.cast(pa.timestamp("ns", zone))
+            except pa.ArrowInvalid as error:
+                raise InputError(f"{self.source}: column {name!r} holds times before 1677 or after 2262") from error
+            numbers = stamps.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+            return numbers.copy(), (between, "Z" if zone else "")
+        if pa.types.is_temporal(kind):
+            column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+        values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).copy()
+        if np.isnan(values).any():
+            self.missing[name] = np.isnan(values)
+        return values, None
 
     def _encode(self, name: str, column: pa.ChunkedArray) -> tuple[Integer[np.ndarray, " rows"], pa.Array]:
         """Return a code for each row, and the values of the codes; a missing value has the code after the last."""
@@ -300,16 +362,6 @@ class Rows:
         """Return the rows in which all these columns are missing."""
         nothing = np.zeros(self.rows, bool)
         return np.logical_and.reduce([self.missing.get(name, nothing) for name in names])
-
-    def require_filled(self, may_miss: Mapping[str, Bool[np.ndarray, " rows"]]) -> None:
-        """Raise if a value is missing, except in the rows that `may_miss` gives for its column."""
-        for name, missing in self.missing.items():
-            wrong = missing & ~may_miss[name] if name in may_miss else missing
-            if wrong.any():
-                raise InputError(
-                    f"{self.source}: row {int(np.argmax(wrong)) + 1} holds nothing in column {name!r}: fill it in, or "
-                    "leave its episode out"
-                )
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -22,9 +22,12 @@ LONGEST_NAME = 80
 MOST_LISTED = 30
 """Most column names to list in one line."""
 
+TIMES = ("time", "timestamp", "time_stamp", "datetime", "date_time")
+"""Names of columns that may hold times; one is used if there is no column of steps."""
+
 USUAL: dict[str, tuple[str, ...]] = {
     "episode": (*SPELLINGS["episodes"], "episode_index"),
-    "step": ("step", "timestep", "frame_index"),
+    "step": ("step", "timestep", "frame_index", *TIMES),
     "observations": SPELLINGS["observations"],
     "actions": SPELLINGS["actions"],
     "reward": (*SPELLINGS["rewards"], "next.reward"),

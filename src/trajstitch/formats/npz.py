@@ -241,11 +241,11 @@ def _from_foreign(archive: _Archive, metadata: Metadata) -> Trajectories:
 
 
 def _trajectories(
-    arrays: Mapping[str, np.ndarray], metadata: Metadata, provenance: Mapping[str, np.ndarray] | None
+    arrays: Mapping[str, Any], metadata: Metadata, provenance: Mapping[str, np.ndarray] | None
 ) -> Trajectories:
     try:
         return Trajectories(
-            **_of_right_kind(arrays, metadata.source),
+            **dict[str, Any](_of_right_kind(arrays, metadata.source)),
             metadata=metadata,
             provenance=None if provenance is None else read_provenance(provenance, metadata.source),
         )

@@ -127,19 +127,23 @@ def split_at_ends(data: Trajectories) -> Trajectories:
     if not flagged.any():
         return data
     at = np.flatnonzero(flagged)
-    episode = data.episode_of_step[at[0]]
+    episode = int(data.episode_of_step[at[0]])
     repeats = np.ones(len(data.observations), np.int64)
     repeats[data.state_rows[at] + 1] = 2
     detail = (
-        f"{len(at):,} steps in the middle of an episode are flagged as its end, first in episode {episode}, step "
-        f"{at[0] - data.offsets[episode]}: what follows is taken as another episode, which starts in the state "
+        f"{len(at):,} steps in the middle of an episode are flagged as its end, first in {data.episode_name(episode)}, "
+        f"step {at[0] - data.offsets[episode]}: what follows is taken as another episode, which starts in the state "
         "recorded after that step"
     )
+    rows = np.repeat(np.arange(len(data.observations)), repeats)
+    offsets = np.sort(np.concatenate((data.offsets, at + 1)))
+    episodes = np.searchsorted(data.offsets, offsets[:-1], side="right") - 1
     return replace(
         data,
-        observations=np.repeat(data.observations, repeats, axis=0),
-        offsets=np.sort(np.concatenate((data.offsets, at + 1))),
+        observations=data.observations[rows],
+        offsets=offsets,
         metadata=_with(data.metadata, detail, "ends"),
+        labels=None if data.labels is None else data.labels.take(episodes, rows),
     )
 
 

@@ -12,7 +12,6 @@ header.
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict, fields, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -23,9 +22,11 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 from gymnasium.spaces import Box
-from jaxtyping import Bool, Float, Integer, Shaped
+from jaxtyping import Float
 
+from trajstitch.data.checks import MEND
 from trajstitch.data.environments import spec_json
+from trajstitch.data.mend import FOUND
 from trajstitch.data.trajectories import Finding, Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import files
@@ -33,27 +34,19 @@ from trajstitch.formats.arrow import Kind, Rows, open_table
 from trajstitch.formats.columns import Columns, describe, listed, resolve
 from trajstitch.formats.limits import Budget
 from trajstitch.formats.metadata import AGAIN, from_json, parse_object, to_json
-from trajstitch.formats.rows import from_rows, read_provenance, with_note_on_unknown
-from trajstitch.formats.spellings import ends
-from trajstitch.progress import progress
+from trajstitch.formats.rows import with_note_on_unknown
+from trajstitch.formats.table_rows import episodes_of
+from trajstitch.formats.table_writing import NAMES, WRITTEN, block, blocks, names_to_write
 from trajstitch.storage import atomic
 
 PARQUET = (".parquet", ".pq")
 CSV = (".csv", ".csv.gz", ".tsv")
 ENDINGS: tuple[str, ...] = PARQUET + CSV
-OPTIONS: tuple[str, ...] = ("columns", "allow_large")
+OPTIONS: tuple[str, ...] = ("columns", "allow_large", "tolerant")
+KEEPS_LABELS = True
+"""Episodes' names and states' times are columns."""
 stored_at = files.stored_at
 
-WRITTEN = Columns(
-    episode=("episode",),
-    step="step",
-    observations=("observation_*",),
-    actions=("action_*",),
-    reward="reward",
-    terminated="terminated",
-    truncated="truncated",
-)
-"""The names of the columns that we write."""
 _WRITTEN_FIELDS = ("episode", "step", "observations", "actions", "reward", "terminated", "truncated")
 
 PROVENANCE: dict[str, tuple[str, Kind]] = {
@@ -62,12 +55,16 @@ PROVENANCE: dict[str, tuple[str, Kind]] = {
 }
 OURS = b"trajstitch"
 """Key of our own metadata in a Parquet file's metadata."""
-BLOCK = 1 << 17
-"""Rows written at a time."""
 
 
-def load(location: str, columns: Columns | None = None, *, allow_large: bool = False) -> Trajectories:
-    """Load a table; `columns` says what its columns hold."""
+def load(
+    location: str, columns: Columns | None = None, *, allow_large: bool = False, tolerant: bool = False
+) -> Trajectories:
+    """Load a table; `columns` says what its columns hold.
+
+    Blank cells, rows that can't be placed and text where numbers should be raise an error that counts them; if
+    `tolerant`, they are NaN or left out, and a finding counts them.
+    """
     path, source = Path(location), f"table:{location}"
     files.require_readable(path)
     file = open_table(path, Budget(path, source, allow_large=allow_large))
@@ -89,8 +86,8 @@ def load(location: str, columns: Columns | None = None, *, allow_large: bool = F
     for column, count in Counter(file.names).items():
         if count > 1 and column in kinds:
             raise InputError(f"{source}: has {count} columns named {column!r}: rename all but one")
-    if ours is None and not _as_we_write(chosen.observations, "observations"):
-        metadata = replace(metadata, extra={**metadata.extra, "observation_names": list(chosen.observations)})
+    if ours is None:
+        metadata = replace(metadata, extra={**metadata.extra, **_own_names(chosen)})
     findings = list(metadata.findings)
     surprising = [name for name in guessed if not _as_we_write(getattr(chosen, name), name)]
     if surprising and ours is None:
@@ -101,7 +98,14 @@ def load(location: str, columns: Columns | None = None, *, allow_large: bool = F
     file.read(kinds)
     if file.rows == 0:
         raise InputError(f"{source}: holds no rows, so no episodes")
-    data = _trajectories(Rows(file, source), chosen, replace(metadata, findings=tuple(findings)))
+    metadata = replace(metadata, findings=tuple(findings))
+    data = episodes_of(Rows(file, source), chosen, metadata, PROVENANCE, guessed)
+    wrong = [
+        finding.detail for finding in data.metadata.findings if finding.check in FOUND and finding.verdict == "bad"
+    ]
+    if wrong and not tolerant:
+        raise InputError(f"{source}: {'; '.join(wrong)}; {MEND} this, and `trajstitch inspect` shows it all")
+    data = replace(data, metadata=_with_known(data.metadata, columns, data.actions))
     return data if ours is not None else with_note_on_unknown(data)
 
 
@@ -109,10 +113,10 @@ def save(data: Trajectories, location: str, *, force: bool, columns: Columns | N
     """Write a table. `columns` gives the names of the columns to write; `*` becomes a column's number."""
     path = Path(location)
     _require_ending(path)
-    names = _names_to_write(columns or Columns(), data, f"table:{location}")
+    names = names_to_write(columns or Columns(), data, f"table:{location}")
     description = {OURS: json.dumps({"metadata": to_json(data.metadata), "columns": asdict(names)})}
     as_text = path.name.endswith(CSV)
-    schema = _block(data, names, 0, 0, as_text=as_text).schema.with_metadata(description)
+    schema = block(data, names, 0, 0, PROVENANCE, as_text=as_text).schema.with_metadata(description)
     with atomic.replacing(path, force=force) as fresh:
         if as_text:
             options = pyarrow.csv.WriteOptions(delimiter="\t" if path.suffix == ".tsv" else ",")
@@ -120,13 +124,13 @@ def save(data: Trajectories, location: str, *, force: bool, columns: Columns | N
                 pa.output_stream(str(fresh)) as stream,
                 pyarrow.csv.CSVWriter(stream, schema, write_options=options) as writer,
             ):
-                for block in _blocks(data, names, f"saving table:{location}", as_text=True):
-                    writer.write_table(block)
+                for part in blocks(data, names, f"saving table:{location}", PROVENANCE, as_text=True):
+                    writer.write_table(part)
         else:
             repetitive: Any = list(names.episode)
             with pyarrow.parquet.ParquetWriter(fresh, schema, use_dictionary=repetitive) as writer:
-                for block in _blocks(data, names, f"saving table:{location}", as_text=False):
-                    writer.write_table(block.replace_schema_metadata(description))
+                for part in blocks(data, names, f"saving table:{location}", PROVENANCE, as_text=False):
+                    writer.write_table(part.replace_schema_metadata(description))
 
 
 def require_free(location: str, *, force: bool) -> None:
@@ -171,6 +175,21 @@ def _as_we_write(names: str | tuple[str, ...], field: str) -> bool:
     return len(written) == 1 and all(fnmatch(name, written[0]) for name in names)
 
 
+def _own_names(columns: Columns) -> dict[str, Any]:
+    """Return the names of the columns that differ from those we write, as facts to keep with the data."""
+    facts: dict[str, Any] = {
+        f"{part}_names": list(getattr(columns, name))
+        for name, part in (("observations", "observation"), ("actions", "action"))
+        if getattr(columns, name) != tuple(f"{part}_{number}" for number in range(len(getattr(columns, name))))
+    }
+    others = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name in ("episode", "step", "reward", "terminated", "truncated")
+        if (value := getattr(columns, name)) and not _as_we_write(value, name)
+    }
+    return {**facts, **({NAMES: others} if others else {})}
+
+
 def _kinds(columns: Columns) -> dict[str, Kind]:
     """Return the kind of each column that is used; a step column that is an observation too holds numbers."""
     by_kind: dict[Kind, tuple[str | None, ...]] = {
@@ -180,142 +199,6 @@ def _kinds(columns: Columns) -> dict[str, Kind]:
         "number": (*columns.observations, *columns.actions, columns.reward, *columns.next_observations),
     }
     return {name: kind for kind, names in by_kind.items() for name in names if name is not None}
-
-
-def _trajectories(rows: Rows, columns: Columns, metadata: Metadata) -> Trajectories:
-    source = metadata.source
-    log: dict[str, np.ndarray] = {
-        "observations": rows.matrix(columns.observations),
-        "actions": rows.matrix(columns.actions),
-        "rewards": rows.matrix([str(columns.reward)], scalars=True)[:, 0],
-    }
-    if columns.next_observations:
-        log["next_observations"] = rows.matrix(columns.next_observations)
-        if log["next_observations"].shape != log["observations"].shape:
-            raise InputError(
-                f"{source}: {log['next_observations'].shape[1]} next_observations don't go with "
-                f"{log['observations'].shape[1]} observations: name them with `columns.next_observations`"
-            )
-    terminated, truncated, done = (
-        rows.flags(name) if name is not None else None for name in (columns.terminated, columns.truncated, columns.done)
-    )
-    log["terminated"], log["truncated"], findings = ends(terminated, truncated, done, rows.rows, source)
-    log |= {
-        column: rows.flags(column) if kind == "flag" else rows.scalars(column)
-        for column, (_, kind) in PROVENANCE.items()
-        if column in rows.file.names
-    }
-    labels = rows.labels(columns.episode) if columns.episode else None
-    times = rows.times(columns.step) if columns.step else None
-
-    outcomes = rows.missing_in_all((*columns.actions, str(columns.reward)))
-    always = {*columns.observations, *columns.episode, columns.step}
-    may_miss = {name: outcomes for name in rows.missing if name not in always}
-    if columns.next_observations:
-        unknown = rows.missing_in_all(columns.next_observations)
-        log["next_observations"][unknown] = np.nan
-        may_miss |= dict.fromkeys(columns.next_observations, unknown | outcomes)
-    rows.require_filled(may_miss)
-    order = _order(labels, times, rows.rows, source)
-    if labels is not None:
-        log["labels"] = labels
-        _require_outcomes_last(outcomes, labels, order, source)
-    log["outcomes"] = outcomes
-    if order is not None:
-        log = {name: array[order] for name, array in log.items()}
-        detail = "the rows of some episodes were scattered or out of order: sorted by episode and step"
-        findings = (*findings, Finding("order", "note", detail))
-    metadata = replace(_with_known(metadata, columns, log["actions"]), findings=(*metadata.findings, *findings))
-    if outcomes.any():
-        return _with_outcomes(log, metadata)
-    data = from_rows(
-        log["observations"],
-        log["actions"],
-        log["rewards"],
-        log["terminated"],
-        log["truncated"],
-        log.get("next_observations"),
-        metadata,
-        log.get("labels"),
-    )
-    return replace(data, provenance=_provenance(log, source))
-
-
-def _order(
-    labels: Integer[np.ndarray, " rows"] | None, times: Shaped[np.ndarray, " rows"] | None, rows: int, source: str
-) -> Integer[np.ndarray, " rows"] | None:
-    """Return the order of the rows by episode and step, or None if they are in that order already."""
-    keys = [key for key in (times, labels) if key is not None]
-    if not keys:
-        return None
-    order = np.lexsort(keys)
-    if times is not None:
-        again = times[order][1:] == times[order][:-1]
-        if labels is not None:
-            again &= labels[order][1:] == labels[order][:-1]
-        if again.any():
-            first, second = order[np.argmax(again)] + 1, order[np.argmax(again) + 1] + 1
-            raise InputError(
-                f"{source}: rows {first} and {second} are the same step of the same episode: name more columns that "
-                "tell episodes apart with `columns.episode`"
-            )
-    return None if np.array_equal(order, np.arange(rows)) else order
-
-
-def _require_outcomes_last(
-    outcomes: Bool[np.ndarray, " rows"],
-    labels: Integer[np.ndarray, " rows"],
-    order: Integer[np.ndarray, " rows"] | None,
-    source: str,
-) -> None:
-    placed = np.arange(len(labels)) if order is None else order
-    inside = outcomes[placed][:-1] & (labels[placed][1:] == labels[placed][:-1])
-    if inside.any():
-        row = placed[np.argmax(inside)] + 1
-        raise InputError(
-            f"{source}: row {row} holds no action and no reward, yet its episode goes on: fill them in, or give what "
-            "follows another episode label"
-        )
-
-
-def _with_outcomes(log: dict[str, np.ndarray], metadata: Metadata) -> Trajectories:
-    """Return episodes that end in a row with only an observation; the final state of others is unknown."""
-    outcomes, terminated, truncated = log["outcomes"], log["terminated"].copy(), log["truncated"].copy()
-    if "next_observations" in log:
-        raise InputError(
-            f"{metadata.source}: has next_observations and also rows without an action: leave one of the two out"
-        )
-    if "labels" in log:
-        last = np.append(log["labels"][1:] != log["labels"][:-1], True)
-    else:
-        last = outcomes | ((terminated | truncated) & ~np.append(outcomes[1:], False))
-        last[-1] = True
-    steps = ~outcomes
-    # Some logs flag an episode's final observation, not the step that led to it.
-    after_step = np.flatnonzero(outcomes & np.append(False, ~last[:-1]))
-    for flags in (terminated, truncated):
-        flags[after_step - 1] |= flags[after_step]
-    states, unknown = log["observations"], last & steps
-    if unknown.any():
-        states = np.repeat(states, 1 + unknown, axis=0)
-        states[np.cumsum(1 + unknown)[unknown] - 1] = np.nan
-    return Trajectories(
-        observations=states,
-        actions=log["actions"][steps],
-        rewards=log["rewards"][steps],
-        terminated=terminated[steps],
-        truncated=truncated[steps],
-        offsets=np.concatenate(([0], np.cumsum(steps)[last])),
-        metadata=metadata,
-        provenance=_provenance({name: array[steps] for name, array in log.items()}, metadata.source),
-    )
-
-
-def _provenance(steps: dict[str, np.ndarray], source: str) -> Provenance | None:
-    """Return where each step comes from, if the table has the columns for it."""
-    if not set(PROVENANCE) <= set(steps):
-        return None
-    return read_provenance({field: steps[column] for column, (field, _) in PROVENANCE.items()}, source)
 
 
 def _with_known(metadata: Metadata, columns: Columns, actions: Float[np.ndarray, "rows action"]) -> Metadata:
@@ -335,76 +218,3 @@ def _with_known(metadata: Metadata, columns: Columns, actions: Float[np.ndarray,
             raise InputError(f"{metadata.source}: the lowest action must be below the highest, not {low} and {high}")
         metadata = replace(metadata, action_space=Box(lowest, highest, dtype=actions.dtype.type))
     return metadata
-
-
-# From episodes to rows
-
-
-def _names_to_write(columns: Columns, data: Trajectories, source: str) -> Columns:
-    sizes = {"observations": data.observation_size, "actions": data.action_size}
-    chosen: dict[str, Any] = {name: getattr(columns, name) or getattr(WRITTEN, name) for name in _WRITTEN_FIELDS}
-    chosen["episode"] = chosen["episode"][:1]
-    for name, size in sizes.items():
-        given = chosen[name]
-        if len(given) == 1 and "*" in given[0]:
-            chosen[name] = tuple(given[0].replace("*", str(number)) for number in range(size))
-        if len(chosen[name]) != size:
-            raise InputError(f"{source}: `columns.{name}` names {len(given)} columns, but there are {size}")
-    names = Columns(**chosen)
-    twice = [name for name, count in Counter(_all_names(names)).items() if count > 1]
-    if twice:
-        raise InputError(f"{source}: two columns would be named {twice[0]!r}: choose other names")
-    return names
-
-
-def _all_names(names: Columns) -> list[str]:
-    ends_of_row = (names.reward, names.terminated, names.truncated)
-    return [str(name) for name in (*names.episode, names.step, *names.observations, *names.actions, *ends_of_row)]
-
-
-def _blocks(data: Trajectories, names: Columns, description: str, *, as_text: bool) -> Iterator[pa.Table]:
-    rows = len(data.observations)
-    with progress(description, rows, "rows") as advance:
-        for start in range(0, rows, BLOCK):
-            stop = min(start + BLOCK, rows)
-            yield _block(data, names, start, stop, as_text=as_text)
-            advance(stop - start)
-
-
-def _block(data: Trajectories, names: Columns, start: int, stop: int, *, as_text: bool) -> pa.Table:
-    """Return the table rows of the observations from `start` to `stop`; an episode's last row has nothing else.
-
-    Unknown final states have no row.
-    """
-    row = np.arange(start, stop)
-    episode = np.searchsorted(data.first_rows, row, side="right") - 1
-    step = row - data.first_rows[episode]
-    last = step == data.lengths[episode]
-    first_step = start - int(episode[0]) if len(row) else 0
-    taken = slice(first_step, first_step + int((~last).sum()))
-    recorded = ~np.isin(row, data.unknown_rows)
-
-    def numbers(values: Shaped[np.ndarray, " rows"], mask: Bool[np.ndarray, " rows"] | None = None) -> pa.Array:
-        # A float32 as text would be read back as another float64. As a float64, its digits are exact.
-        exact = values.astype(np.float64) if as_text and values.dtype.kind == "f" else np.ascontiguousarray(values)
-        return pa.array(exact, mask=mask)
-
-    def of_steps(values: Shaped[np.ndarray, " steps"]) -> pa.Array:
-        spread = np.zeros(len(row), values.dtype)
-        spread[~last] = values[taken]
-        return numbers(spread, last)
-
-    arrays = [
-        pa.array(episode),
-        pa.array(step),
-        *(numbers(data.observations[start:stop, column]) for column in range(data.observation_size)),
-        *(of_steps(data.actions[:, column]) for column in range(data.action_size)),
-        of_steps(data.rewards),
-        of_steps(data.terminated),
-        of_steps(data.truncated),
-    ]
-    table = pa.table(arrays, names=_all_names(names))
-    if data.provenance is not None:
-        for column, (field, _) in PROVENANCE.items():
-            table = table.append_column(column, of_steps(getattr(data.provenance, field)))
-    return table if recorded.all() else table.filter(pa.array(recorded))

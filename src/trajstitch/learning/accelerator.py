@@ -32,6 +32,9 @@ def keep_programs() -> None:
 
 def _has_plugin() -> bool:
     """Return whether JAX is installed for a GPU."""
-    plugins = find_spec("jax_plugins")
+    try:
+        plugins = find_spec("jax_plugins")
+    except (ImportError, ValueError):  # where policies are deployed, JAX may not even be looked for
+        return False
     places = None if plugins is None else plugins.submodule_search_locations
     return any(module.name.startswith(("xla_cuda", "xla_rocm")) for module in iter_modules(places or []))

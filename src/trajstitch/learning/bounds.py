@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from numbers import Integral, Real
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from trajstitch.errors import InputError
 
@@ -91,11 +91,36 @@ def check_bounds(config: Any, prefix: str = "", unnamed: tuple[str, ...] = ()) -
         types = _types(type(config))
         for field in fields(config):
             value, kind = getattr(config, field.name, None), types[field.name]
+            _check_kind(f"{prefix}{field.name}", value, kind)
             for bounds in _bounds_of(kind):
                 bounds.check(f"{prefix}{field.name}", value, whole=_is_whole(kind))
             if any(map(math.isnan, _numbers(value))):
                 raise InputError(f"`{prefix}{field.name}` must be a number, not nan")
             check_bounds(value, prefix if field.name in unnamed else f"{prefix}{field.name}.")
+
+
+def _check_kind(name: str, value: Any, annotation: Any) -> None:
+    """Raise if a value is of another kind than its setting: text for a number, say, or an unknown choice.
+
+    Settings with bounds are numbers or tuples of numbers; flags and choices (Literal) are told by their type.
+    """
+    parts = list(_parts(annotation))
+    choices = [choice for part in parts if get_origin(part) is Literal for choice in get_args(part)]
+    if value is None and (type(None) in parts or not (choices or any(_bounds_of(annotation)) or annotation is bool)):
+        return
+    wanted = None
+    if annotation is bool:
+        wanted = None if isinstance(value, bool) else "True or False"
+    elif choices and all(isinstance(choice, str) for choice in choices):
+        plain = {part for part in parts if isinstance(part, type)} - {type(None)}
+        wanted = None if value in choices or plain else f"one of {', '.join(choices)}"
+    elif any(_bounds_of(annotation)):
+        several = any(part is tuple or get_origin(part) is tuple for part in parts)
+        listed = value if isinstance(value, (tuple, list)) else (value,)
+        if several != isinstance(value, (tuple, list)) or len(_numbers(listed)) != len(listed):
+            wanted = "numbers, such as (256, 256)" if several else "a number"
+    if wanted is not None:
+        raise InputError(f"`{name}` must be {wanted}, not {value!r}")
 
 
 def _numbers(value: Any) -> list[Any]:

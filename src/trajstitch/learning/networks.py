@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer, PRNGKeyArray
 
-from trajstitch.data.normalise import Normaliser
+from trajstitch.data.normaliser import Normaliser
 
 
 class MLP(eqx.Module):

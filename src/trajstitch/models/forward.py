@@ -22,7 +22,7 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from trajstitch.data.column_roles import ColumnRoles
-from trajstitch.data.normalise import Normaliser
+from trajstitch.data.normaliser import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import Transitions, hold_out
 from trajstitch.learning.batching import in_batches

@@ -15,7 +15,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Integer, PRNGKeyArray
 
-from trajstitch.data.normalise import Normaliser
+from trajstitch.data.normaliser import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import FEWEST_EPISODES, Transitions, hold_out
 from trajstitch.learning.batching import in_batches

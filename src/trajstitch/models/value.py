@@ -16,7 +16,7 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 from scipy.stats import spearmanr
 
-from trajstitch.data.normalise import Normaliser
+from trajstitch.data.normaliser import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import Transitions, hold_out, transitions
 from trajstitch.learning.batching import in_batches

@@ -15,7 +15,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from trajstitch.data.normalise import ROUNDING
+from trajstitch.data.normaliser import ROUNDING
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import Transitions
 from trajstitch.errors import InputError

@@ -1,4 +1,4 @@
-"""Policies as they are deployed: they act with NumPy alone, wherever they run.
+"""Policies as they are deployed: loaded with NumPy and safetensors alone, they act wherever NumPy runs.
 
 A checkpoint is one safetensors file that holds the policies of every seed of a training, with the seeds, the gradient
 steps and the configuration as its metadata. Any kind of policy can be in it: each says which tensors it is made of.
@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Real
 
-from trajstitch.data.normalise import Normaliser
+from trajstitch.data.normaliser import Normaliser
 from trajstitch.errors import InputError
 from trajstitch.policies import POLICIES, algorithm_class
 from trajstitch.storage.runs import damaged
@@ -56,7 +55,7 @@ class Policy(Protocol):
     @property
     def action_size(self) -> int: ...
 
-    def act(self, observation: Real[np.ndarray, "*rows observation"]) -> Float[np.ndarray, "*rows action"]:
+    def act(self, observation: np.ndarray) -> np.ndarray:
         """Return the action for an observation, or for each of a batch; the same one every time."""
         ...
 
@@ -82,15 +81,15 @@ class PolicyNormaliser(NamedTuple):
     Where the mean and standard deviation are in double precision, so is the arithmetic, until the network.
     """
 
-    mean: Float[np.ndarray, " observation"]
-    std: Float[np.ndarray, " observation"]
-    low: Float[np.ndarray, " action"]
-    high: Float[np.ndarray, " action"]
-    limit: Float[np.ndarray, ""] = NO_LIMIT
+    mean: np.ndarray
+    std: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    limit: np.ndarray = NO_LIMIT
     """Observations beyond ± this many standard deviations are compressed: what lies far outside of the data, or is an
     outlier in it, must not drive the network."""
 
-    def observe(self, observation: np.ndarray) -> Float[np.ndarray, "*rows observation"]:
+    def observe(self, observation: np.ndarray) -> np.ndarray:
         """Return observations as the policy sees them."""
         seen = Normaliser(self.mean, self.std).apply(observation)
         excess = np.abs(seen) - self.limit
@@ -102,11 +101,11 @@ class PolicyNormaliser(NamedTuple):
         """Return whether none of these observations is compressed."""
         return not (np.abs(Normaliser(self.mean, self.std).apply(observation)) > self.limit).any()
 
-    def to_unit(self, action: np.ndarray) -> Float[np.ndarray, "*rows action"]:
+    def to_unit(self, action: np.ndarray) -> np.ndarray:
         """Scale actions from their bounds to ±1."""
         return self._actions.apply(action).astype(np.float32)
 
-    def from_unit(self, action: np.ndarray) -> Float[np.ndarray, "*rows action"]:
+    def from_unit(self, action: np.ndarray) -> np.ndarray:
         """Scale actions from ±1 to their bounds."""
         # Rounding may go beyond an asymmetric bound by a bit, which strict environments refuse.
         return np.clip(self._actions.undo(action).astype(np.float32), self.low, self.high)
@@ -136,13 +135,11 @@ class NetworkPolicy:
     def action_size(self) -> int:
         return len(self.normaliser.low)
 
-    def act(self, observation: Real[np.ndarray, "*rows observation"]) -> Float[np.ndarray, "*rows action"]:
+    def act(self, observation: np.ndarray) -> np.ndarray:
         """Return the action for an observation, or for each of a batch; a Gaussian policy's is its mean."""
         return self.normaliser.from_unit(self._outputs(observation)[..., : self.action_size])
 
-    def log_density(
-        self, observation: Float[np.ndarray, "*rows observation"], action: Float[np.ndarray, "*rows action"]
-    ) -> Float[np.ndarray, "*rows"]:
+    def log_density(self, observation: np.ndarray, action: np.ndarray) -> np.ndarray:
         """Return log π(a|s) of a Gaussian policy."""
         outputs, actions = self._outputs(observation), self.action_size
         if outputs.shape[-1] == actions:
@@ -171,7 +168,22 @@ class NetworkPolicy:
         size = np.shape(observation)[-1] if np.ndim(observation) else 0
         if size != self.observation_size:
             raise InputError(f"the policy takes observations of {self.observation_size} numbers, not {size}")
+        _require_finite(np.asarray(observation))
         return act(self.layers, self.normaliser.observe(np.asarray(observation)))
+
+
+def _require_finite(observation: np.ndarray) -> None:
+    """Raise if an observation holds NaN or infinity: the action would be NaN, or anything."""
+    if observation.dtype.kind not in "fiub":
+        raise InputError(f"the policy takes observations of numbers, not of {observation.dtype}")
+    wrong = ~np.isfinite(observation)
+    if wrong.any():
+        *row, column = np.argwhere(wrong)[0].tolist()
+        where = f"row {row[0] if len(row) == 1 else tuple(row)}, " if row else ""
+        raise InputError(
+            f"the observation holds {observation[(*row, column)]} ({where}number {column}; {int(wrong.sum()):,} such "
+            "values): give the policy finite numbers, such as the last good reading"
+        )
 
 
 def _require_chained(layers: Layers, normaliser: PolicyNormaliser) -> None:

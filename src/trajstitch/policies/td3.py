@@ -4,7 +4,7 @@ The hyper-parameters are those of the authors' later public code; the paper's di
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 
+from trajstitch.learning.bounds import Bounds
 from trajstitch.learning.networks import MLP
 
 Metrics = dict[str, Scalar]
@@ -116,25 +117,25 @@ def critic_error(critics: Critics, batch: Any, target: Float[Array, " batch"]) -
 class TD3:
     """TD3 as an online algorithm, with which the built-in policies were trained."""
 
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: Annotated[tuple[int, ...], Bounds(1)] = (256, 256)
     """Widths of the hidden layers of actor and critics."""
-    learning_rate: float = 3e-4
+    learning_rate: Annotated[float, Bounds(0)] = 3e-4
     """Adam's step size."""
-    batch_size: int = 256
+    batch_size: Annotated[int, Bounds(1)] = 256
     """Transitions in a gradient step."""
-    discount: float = 0.99
+    discount: Annotated[float, Bounds(0, 1)] = 0.99
     """Discount of a reward one step later (γ)."""
-    target_rate: float = 0.005
+    target_rate: Annotated[float, Bounds(0, 1)] = 0.005
     """Share of the way that the target networks move to the trained ones at each policy update (τ)."""
-    target_noise: float = 0.2
+    target_noise: Annotated[float, Bounds(0)] = 0.2
     """Standard deviation of the noise on the target action, relative to the action bound."""
-    target_noise_clip: float = 0.5
+    target_noise_clip: Annotated[float, Bounds(0)] = 0.5
     """Bound of that noise, relative to the action bound."""
-    policy_delay: int = 2
+    policy_delay: Annotated[int, Bounds(1)] = 2
     """Critic updates per policy update."""
-    exploration_noise: float = 0.1
+    exploration_noise: Annotated[float, Bounds(0)] = 0.1
     """Standard deviation of the noise on actions taken while training, relative to the action bound."""
-    start_steps: int = 25_000
+    start_steps: Annotated[int, Bounds(0)] = 25_000
     """Environment steps with random actions before the first update."""
 
     def init(self, key: PRNGKeyArray, observations: int, bound: tuple[float, ...]) -> State:

@@ -24,8 +24,9 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from trajstitch.data.checks import require_trajectories
-from trajstitch.data.source_facts import source_facts
-from trajstitch.data.trajectories import Trajectories, holds_originals
+from trajstitch.data.source_facts import as_recorded, source_facts
+from trajstitch.data.stitch_record import holds_originals
+from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import metadata
 from trajstitch.learning.bounds import check_bounds, check_seeds
@@ -132,8 +133,11 @@ def train_run(
     held_out: Trajectories | None = None,
     source: dict[str, Any] | None = None,
     resume: bool = False,
+    force: bool = False,
 ) -> Run:
     """Train policies in a run's folder, or continue a run with `resume`; return the run.
+
+    A run that is continued may get more steps than it had. With `force`, a run that is there is started again.
 
     `top` is the fraction of the episodes to learn from, the best by `Trajectories.best`. `hold_out` is the share of
     these kept to measure the action error on: if not given, 0.1 if the data names no environment, else 0; none if
@@ -145,14 +149,25 @@ def train_run(
     hold_out = hold_out if hold_out is not None else 0.0 if known or held_out is not None else HELD_OUT
     learned, apart = split_episodes(data, top, hold_out)
     held_out = apart if held_out is None else held_out
-    source = source_facts(data) if source is None else source
+    source = as_recorded(folder, source_facts(data) if source is None else source)
     config = {**settings(algorithm), **source, "top": top, "hold_out": hold_out, "seeds": seeds, "seed": seed}
-    run = Run.start(folder, "train", config, resume=resume)
+    extends = resume and (folder / "run.json").is_file() and _extends(Run.open(folder, "train"), algorithm)
+    free = ("source", "steps") if extends else ("source",)
+    run = Run.start(folder, "train", config, resume=resume, force=force, free=free)
     if note := note_on_stitched(data, algorithm):
         logger.info(note)
     run.write_json("data", json.loads(metadata.to_json(data.metadata)))
     _train_in(run, learned, algorithm, seeds, seed, held_out)
     return run
+
+
+def _extends(run: Run, algorithm: Algorithm) -> bool:
+    """Return whether a run was to be trained for fewer steps, so that it is trained on now."""
+    before = run.config.get("steps")
+    if not isinstance(before, int) or before >= algorithm.steps:
+        return False
+    logger.info(f"{run.folder}: extended from {before:,} to {algorithm.steps:,} steps")
+    return True
 
 
 def note_on_stitched(data: Trajectories, algorithm: Algorithm) -> str | None:

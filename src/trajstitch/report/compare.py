@@ -31,13 +31,17 @@ def sentence(entries: Sequence[Entry]) -> str:
     (best, ours), (other, theirs) = ranked[0], ranked[-1]
     unit = "return" if ours.get("reference") is None else "score"
     better = probability_of_improvement(*([np.array(scores["last"]["scores"])] for scores in (ours, theirs)))
-    interval = "" if better.low is None else f" (95 % interval {percent(better.low)} to {percent(better.high)})"
-    if better.low is None or better.low <= 0.5:
-        interval += ", which may be chance"
-    return (
+    ranking = (
         f"{best.title} has the highest {unit}, {number(ours['last']['iqm']['value'])}; {other.title} has "
-        f"{number(theirs['last']['iqm']['value'])}. A policy of the first beats one of the other with a probability of "
-        f"{percent(better.value)}{interval}."
+        f"{number(theirs['last']['iqm']['value'])}."
+    )
+    if better.low is None:
+        pairs = f"in {percent(better.value)} of the pairs of seeds"
+        return f"{ranking} A policy of the first beats one of the other {pairs}: too few seeds to tell from chance."
+    chance = ", which may be chance" if better.low <= 0.5 else ""
+    return (
+        f"{ranking} A policy of the first beats one of the other with a probability of {percent(better.value)} "
+        f"(95 % interval {percent(better.low)} to {percent(better.high)}){chance}."
     )
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Integer
 from scipy.stats import spearmanr
 
 from trajstitch.data.column_roles import column_names
-from trajstitch.data.normalise import Normaliser
+from trajstitch.data.normaliser import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.report.values import short
 

@@ -91,7 +91,7 @@ def training_reasons(
     last, data = scores["last"], scores["data"]["score"]
     low, high = last["iqm"]["low"], last["iqm"]["high"]
     if low is None:
-        found.append(Reason("amber", "One seed tells nothing about chance: train several."))
+        found.append(Reason("amber", f"{_seeds(len(last['scores']))} too little about chance: train more."))
     elif low > data:
         found.append(
             Reason("green", f"Even the interval's low end, {number(low)}, is above the data's {number(data)}.")
@@ -190,3 +190,7 @@ def predicted_share(run: StitchRun) -> float | None:
 def _graded(value: float, limits: tuple[float, float]) -> Light:
     good, acceptable = limits
     return "green" if value <= good else "amber" if value <= acceptable else "red"
+
+
+def _seeds(count: int) -> str:
+    return "One seed tells" if count == 1 else f"{count} seeds tell"

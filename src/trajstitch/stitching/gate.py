@@ -13,7 +13,7 @@ from scipy.stats import binom
 
 from trajstitch.data import ragged
 from trajstitch.data.column_roles import ColumnRoles
-from trajstitch.data.normalise import Normaliser
+from trajstitch.data.normaliser import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.learning.fit_report import FitReport
 from trajstitch.stitching.neighbours import NeighbourSearch, find_neighbours

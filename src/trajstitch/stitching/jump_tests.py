@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Integer, PRNGKeyArray
 
 from trajstitch.data.column_roles import ColumnRoles
-from trajstitch.data.normalise import Normaliser
+from trajstitch.data.normaliser import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.learning.batching import in_batches
 from trajstitch.learning.bounds import Bounds

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Integer
 
 from trajstitch.data import ragged
+from trajstitch.data.labels import Labels, durations_of, usual_step
 from trajstitch.data.trajectories import Provenance, Trajectories
 from trajstitch.stitching.graph import Edges
 
@@ -132,7 +133,29 @@ class Paths:
             truncated=ends[1],
             offsets=self.offsets,
             provenance=self._provenance() if provenance else None,
+            labels=self._labels(),
         )
+
+    def _labels(self) -> Labels | None:
+        """Return the names of the logged episodes that the trajectories start in, and the time each state is visited.
+
+        A trajectory starts at its first state's time. A logged step takes as long as it took, a jump as long as usual.
+        """
+        data = self.data
+        if data.labels is None:
+            return None
+        first = self.offsets[:-1] + np.arange(len(self.lengths))
+        labels = data.labels.take(ragged.owners(data.lengths + 1)[self.node[first]], self.node)
+        if labels.times is None or data.labels.times is None:
+            return labels
+        logged = durations_of(data.labels.times, data.state_rows)
+        taken = self._of_steps(logged, np.full(len(self.jumps), usual_step(logged))).astype(labels.times.dtype)
+        total = np.concatenate((taken[:0], [0], np.cumsum(taken))).astype(labels.times.dtype)  # one after the other
+        passed = total[np.arange(len(self.node)) - ragged.owners(self.lengths + 1)]
+        since = passed - np.repeat(total[self.offsets[:-1]], self.lengths + 1)
+        times = np.repeat(labels.times[first], self.lengths + 1) + since
+        changed = ragged.sums(self.kind >= self.nodes, self.lengths) > 0
+        return replace(labels, times=np.where(np.repeat(changed, self.lengths + 1), times, labels.times))
 
     def _provenance(self) -> Provenance:
         data = self.data

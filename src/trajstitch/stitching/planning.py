@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Integer
 
 from trajstitch.data import ragged
-from trajstitch.data.normalise import Normaliser
+from trajstitch.data.normaliser import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
 from trajstitch.learning.bounds import Bounds

@@ -19,6 +19,8 @@ LOCK = "lock"
 """The file in a temporary folder that is locked while its owner lives."""
 NEW = 3600
 """Seconds after which a folder without a lock is not just about to be locked, but left by a killed process."""
+NAME_BYTES = 255
+"""The longest name of a file on usual file systems."""
 
 
 def require_free(target: Path, *, force: bool, folder: bool = False) -> None:
@@ -26,6 +28,17 @@ def require_free(target: Path, *, force: bool, folder: bool = False) -> None:
 
     With `folder`, the target is a folder and may replace one. A file never replaces a folder, even with `force`.
     """
+    parent = _require_free(target, force=force, folder=folder)
+    try:  # permissions don't tell everything: a file system may be read-only, full or no real one
+        Path(mkdtemp(prefix=PREFIX, dir=parent)).rmdir()
+    except OSError as error:
+        raise _as_input_error(error, target) from error
+    if len(os.fsencode(target.name)) > NAME_BYTES:
+        raise InputError(f"{target}: its name is longer than {NAME_BYTES} bytes: choose another name")
+
+
+def _require_free(target: Path, *, force: bool, folder: bool) -> Path:
+    """Raise if `target` can be seen not to be writable; return the folder above it that exists."""
     try:
         taken, is_folder = target.exists(), target.is_dir()
     except OSError as error:
@@ -41,6 +54,7 @@ def require_free(target: Path, *, force: bool, folder: bool = False) -> None:
         raise InputError(f"{target}: {parent} is a file, not a folder: choose another place")
     if not os.access(parent, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise InputError(f"{target}: no permission to write into {parent}: choose another place")
+    return parent
 
 
 @contextmanager
@@ -51,7 +65,7 @@ def replacing(target: Path, *, force: bool, folder: bool = False) -> Iterator[Pa
     folders that were created for it are removed too. What a killed process left behind is removed by the next write
     to the same parent folder.
     """
-    require_free(target, force=force, folder=folder)
+    _require_free(target, force=force, folder=folder)
     parent = target.absolute().parent
     made = [missing for missing in (parent, *parent.parents) if not missing.exists()]
     workspace = lock = None

@@ -7,22 +7,24 @@ import socket
 import time
 import weakref
 from pathlib import Path
-from typing import Any
-
-from filelock import FileLock, Timeout
+from typing import TYPE_CHECKING, Any
 
 from trajstitch.errors import InputError
-from trajstitch.progress import logger
 
-_held: dict[Path, tuple[FileLock, int]] = {}
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+_held: "dict[Path, tuple[FileLock, int]]" = {}
 """The locks of this process by their file, each with the number of objects that hold it."""
 
 
-def try_lock(path: Path) -> FileLock | None:
+def try_lock(path: Path) -> "FileLock | None":
     """Return a lock that is held until it is released or the process ends; None if another process holds it.
 
     Raises OSError where the file system has no locks.
     """
+    from filelock import FileLock, Timeout  # not where policies are deployed
+
     lock = FileLock(path, thread_local=False)
     try:
         lock.acquire(timeout=0)
@@ -43,6 +45,8 @@ def hold(path: Path, holder: Any, what: str) -> None:
         try:
             lock = try_lock(path)
         except OSError as error:
+            from trajstitch.progress import logger  # shows progress bars, which a deployed policy doesn't have
+
             logger.warning(f"{what}: can't be locked here ({error.strerror or error}): let no other job use it")
             return
         if lock is None:

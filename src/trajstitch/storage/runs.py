@@ -16,9 +16,10 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +27,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from trajstitch.errors import InputError
-from trajstitch.storage.atomic import PREFIX, replacing
+from trajstitch.storage.atomic import PREFIX, replacing, require_free
 from trajstitch.storage.locks import hold
 from trajstitch.storage.tensors import read_tensors, save_tensors
 
@@ -60,16 +61,20 @@ class Run:
         config: dict[str, Any],
         *,
         resume: bool = False,
+        force: bool = False,
         command: str | None = None,
+        free: Collection[str] = (),
     ) -> AnyRun:
         """Make a new run, or with `resume` continue an existing one of the same kind and config.
 
-        `command` is what a user types to run the job again: this process's command line if not given.
+        Settings that are `free` may have changed since. With `force`, and without `resume`, a run that is there is
+        removed first. `command` is what a user types to run the job again: this process's command line if not given.
         """
         config = json.loads(json.dumps(config))
+        again = force and not resume and (folder / "run.json").is_file()
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder} is a file: `run` must be a folder")
-        if not _is_new(folder):
+        if not _is_new(folder) and not again:
             _require_resume(folder, resume)
             cls.open(folder, kind)
         try:
@@ -78,13 +83,19 @@ class Run:
             raise InputError(f"{folder}: can't be made ({error.strerror or error}): choose another `run`") from error
         run = cls(folder, {})
         hold(folder / LOCK, run, str(folder))
+        if again:
+            _empty(folder)
         if not _is_new(folder):  # looked at again: only now nobody else can change it
             _require_resume(folder, resume)
             run.facts = cls.open(folder, kind).facts
-            if (other := _difference(run.facts["config"], config)) is not None:
+            before = run.facts["config"]
+            if (other := _difference({**before, **{name: config.get(name) for name in free}}, config)) is not None:
                 raise InputError(
                     f"{folder} was started with {other}: resume it with the same settings, or choose another `run`"
                 )
+            if before != config:
+                run.facts = {**run.facts, "config": {**before, **config}}
+                run.write_json("run", run.facts)
             return run
         facts = {
             "format": RUN_FORMAT,
@@ -139,6 +150,10 @@ class Run:
 
     def path(self, name: str) -> Path:
         return self.folder / name
+
+    def require_writable(self) -> None:
+        """Raise if nothing can be written into the folder, so that a user learns it before the work."""
+        require_free(self.path("run.json"), force=True)
 
     def log(self, **metrics: Any) -> None:
         """Append a line to the metrics."""
@@ -202,7 +217,20 @@ def _is_new(folder: Path) -> bool:
 
 def _require_resume(folder: Path, resume: bool) -> None:
     if not resume:
-        raise InputError(f"{folder} exists already: continue it with `resume=True`, or choose another `run`")
+        again = " start it again with `force=True`," if (folder / "run.json").is_file() else ""
+        raise InputError(f"{folder} exists already: continue it with `resume=True`,{again} or choose another `run`")
+
+
+def _empty(folder: Path) -> None:
+    """Remove what a run's folder holds, but for the lock."""
+    try:
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != LOCK:
+                path.unlink()
+    except OSError as error:
+        raise InputError(f"{folder}: can't be emptied ({error.strerror}): choose another `run`") from error
 
 
 def write_json(path: Path, value: Any) -> None:
