@@ -53,7 +53,7 @@ def timings(slower: float = 1.0, episode: float | None = 0.5) -> Timings:
         StitchSpeed(5.0, {name: slower * size * step for name, step in steps.items()}, slower * 5e-4) for size in (1, 3)
     )
     policies = {"bc": Speed(3.0, slower * 2e-3), "iql": Speed(6.0, slower * 8e-3)}
-    return Timings({"quick": quick, "default": default}, policies, episode and slower * episode)
+    return Timings({"quick": quick, "default": default}, policies, episode and slower * episode, slower * 2.0)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("5m", 300), ("1.5h", 5400), ("1h30m", 5400)])
@@ -121,7 +121,7 @@ def test_what_chooses_is_not_what_is_reported() -> None:
     assert choosing[found.name][found.seed].mean() == max(choosing[found.name].mean(1))
     assert f"seed {7 + found.seed} did best, with {reported[found.name][found.seed].mean():.1f} [" in found.sentence
     assert "can't tell it from" in found.sentence
-    assert "nearest to the data, is m0" in found.sentence
+    assert "m0 is the safest of these, the nearest to the data" in found.sentence
     sure = choose_by_rollouts(choosing | {"m3": choosing["m3"] + 10}, reported | {"m3": reported["m3"] + 10}, errors)
     assert sure.name == "m3"
     assert "can't tell" not in sure.sentence
@@ -164,7 +164,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, trajstitch
 def test_without_an_environment_every_method_is_estimated_and_one_chosen(finished) -> None:
     folder, found = finished
     names = [row.name for row in found.table]
-    assert names == [LOGGED, "bc", "best-tenth", "ts-bc", "ts-best-tenth", "iql", "ts-iql"]
+    # The best tenth of so few episodes is the same before and after, and nothing is trained twice.
+    assert names == [LOGGED, "bc", "best-tenth", "ts-bc", "iql", "ts-iql"]
     assert found.unit == "estimated return"
     assert [row.name for row in found.table if row.chosen] == [found.chosen]
     for row in found.table[1:]:
@@ -245,7 +246,8 @@ def registered() -> Iterator[None]:
 
 def test_in_an_environment_of_ones_own_policies_are_rolled_out(registered, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = trajstitch.learn(LOG, "5m", environment="Point-v0", episodes=3, **{**TINY, "seeds": 2})
+    data = LOG[np.arange(18)]
+    found = trajstitch.learn(data, "5m", environment="Point-v0", episodes=3, **{**TINY, "seeds": 2})
     assert found.unit == "return"
     for row in found.table[1:]:
         assert row.result is not None
@@ -253,8 +255,8 @@ def test_in_an_environment_of_ones_own_policies_are_rolled_out(registered, tmp_p
         assert row.result.high is not None
         assert row.result.low < row.result.value < row.result.high
     assert "3 episodes of each policy, and the table shows 3 others" in found.why
-    assert found.policy.act(LOG.observations[0]).shape == (2,)
-    assert len(found.data) == len(LOG), "scores need no episodes held out"
+    assert found.policy.act(data.observations[0]).shape == (2,)
+    assert len(found.data) == len(data), "scores need no episodes held out"
     assert found.report is None, "without a run nothing is kept"
     assert found.policy_file is None
     assert not any(path.name != "minari" for path in tmp_path.iterdir())

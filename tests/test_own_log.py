@@ -21,7 +21,8 @@ from trajstitch.data.mend import LONGEST, mend
 from trajstitch.data.trajectories import Trajectories, concatenate
 from trajstitch.errors import InputError
 from trajstitch.formats.columns import Columns
-from trajstitch.stitching.paths import Paths
+from trajstitch.stitching.graph import Edges
+from trajstitch.stitching.paths import Jumps, Paths
 from trajstitch.storage.runs import Run
 
 
@@ -251,11 +252,18 @@ def test_stitched_trajectories_keep_names_and_have_rising_times(tmp_path: Path) 
     assert same.labels is not None
     assert data.labels is not None
     np.testing.assert_array_equal(same.labels.times, data.labels.times)
-    # The first lot goes on in the second one after its third state.
+    # The first lot jumps into the second one after its third state.
     node, kind = paths.node.copy(), paths.kind.copy()
-    node[3:13], kind[3:12] = node[16:26], kind[15:24]
-    jumped = replace(paths, node=node, kind=kind).trajectories()
+    node[3:13], kind[3:12], kind[2] = np.arange(16, 26), np.arange(16, 25), paths.nodes
+    edges = Edges(np.array([2]), np.array([16]), {}, np.zeros((1, 1)), np.zeros(1))
+    jumped = replace(paths, node=node, kind=kind, jumps=Jumps(edges, np.zeros(1), np.zeros(1))).trajectories()
     assert names(jumped) == names(data)
+    assert jumped.labels is not None
+    assert jumped.labels.times is not None
+    assert data.labels.times is not None
+    # The second lot is a day later: the jump takes a minute all the same.
+    assert set(np.diff(jumped.labels.times[:13]).tolist()) == {60 * 10**9}
+    assert jumped.labels.times[0] == data.labels.times[0]
 
 
 def test_print_is_three_lines(tmp_path: Path) -> None:

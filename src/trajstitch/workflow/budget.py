@@ -77,6 +77,8 @@ class Timings:
     """By algorithm."""
     episode: float | None
     """Seconds for a rollout of full length, with all cores; None without an environment."""
+    estimate: float = 0.0
+    """Without an environment: seconds for estimating the return of one policy."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -88,6 +90,7 @@ class Timings:
             {name: StitchSpeed(**speed) for name, speed in part["stitching"].items()},
             {name: Speed(**speed) for name, speed in part["policies"].items()},
             part["episode"],
+            part["estimate"],
         )
 
 
@@ -194,11 +197,12 @@ def plan_policies(left: float, timings: Timings, stitched: bool) -> PolicyPlan:
     def fitting(name: str, room: float) -> int:
         return min(_rounded((room - cost(name, 0)) / (cost(name, 1) - cost(name, 0))), MOST_STEPS[name])
 
-    def rollouts(names: Iterable[str], seeds: int, episodes: int) -> float:
-        return 2 * seeds * sum(counts[name] for name in names) * episodes * (timings.episode or 0.0)
+    def evaluating(names: Iterable[str], seeds: int, episodes: int) -> float:
+        each = timings.estimate if timings.episode is None else 2 * episodes * timings.episode
+        return seeds * sum(counts[name] for name in names) * each
 
     def training(names: Iterable[str]) -> float:
-        return min(TRAINING * left, (TRAINING + EVALUATING) * left - rollouts(names, SEEDS, FEWEST_EPISODES))
+        return min(TRAINING * left, (TRAINING + EVALUATING) * left - evaluating(names, SEEDS, FEWEST_EPISODES))
 
     steps = {}
     if "iql" in timings.policies:
@@ -210,14 +214,9 @@ def plan_policies(left: float, timings: Timings, stitched: bool) -> PolicyPlan:
     steps = {"bc": max(fitting("bc", room - used), FEWEST_STEPS["bc"]), **steps}
     used += cost("bc", steps["bc"])
     seeds = min(max(math.floor(SEEDS * room / used), SEEDS), MOST_SEEDS)
-    total, episodes = used * seeds / SEEDS, MOST_EPISODES
-    if timings.episode is None:
-        total += EVALUATING * left
-    else:
-        most = math.floor(EVALUATING * left / rollouts(steps, seeds, 1))
-        episodes = min(max(most, FEWEST_EPISODES), MOST_EPISODES)
-        total += rollouts(steps, seeds, episodes)
-    return PolicyPlan(steps, seeds, episodes, total)
+    most = math.floor(EVALUATING * left / max(evaluating(steps, seeds, 1), 1e-9))
+    episodes = min(max(most, FEWEST_EPISODES), MOST_EPISODES)
+    return PolicyPlan(steps, seeds, episodes, used * seeds / SEEDS + evaluating(steps, seeds, episodes))
 
 
 def due(stitched: bool, algorithm: str) -> list[Method]:
@@ -230,9 +229,13 @@ def may_fit_iql(left: float, cloning: Speed) -> bool:
     return 4 * cloning.step * len(due(True, "iql")) * FEWEST_STEPS["iql"] <= TRAINING * left
 
 
-def may_fit_default(budget: float, quick: StitchSpeed, transitions: int) -> bool:
-    """Return whether the preset `default` may fit, judging by the speed of the smaller models of `quick`."""
-    return stitch_seconds(quick, preset("default"), transitions, SMALLEST_SHARES["default"]) <= STITCHING * budget
+def may_fit_default(left: float, quick: StitchSpeed, transitions: int) -> bool:
+    """Return whether the preset `default` may fit, judging by the speed of the smaller models of `quick`.
+
+    Timing it takes time as well: most of that is compiling.
+    """
+    least = stitch_seconds(quick, preset("default"), transitions, SMALLEST_SHARES["default"])
+    return least <= STITCHING * (left - quick.start)
 
 
 def _rounded(steps: float) -> int:

@@ -67,10 +67,9 @@ def choose_by_rollouts(
     )
     alike = [one for one in reported if one != name and not _surely_better(reported[name], reported[one])]
     if alike:
-        sentence += (
-            f" So few can't tell it from {listed(alike)}; the safest of these, the nearest to the data, is "
-            f"{nearest([name, *alike], errors)}."
-        )
+        safest = nearest([name, *alike], errors)
+        which = "it is" if safest == name else f"{safest} is"
+        sentence += f" So few can't tell it from {listed(alike)}; {which} the safest of these, the nearest to the data."
     return Choice(name, seed, sentence)
 
 

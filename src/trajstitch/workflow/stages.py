@@ -251,9 +251,14 @@ class Job:
         methods = [
             one for one in METHODS if one in due("union" in known, one.algorithm) and one.algorithm in plan.steps
         ]
-        folders = {}
+        folders: dict[str, Path] = {}
+        learned: dict[tuple[str, str], str] = {}
         for number, method in enumerate(methods, 1):
             data, facts = known[method.data]
+            episodes = method.algorithm, (data.best(method.top) if method.top < 1 else data).fingerprint
+            if (same := learned.setdefault(episodes, method.name)) != method.name:
+                logger.info(f"{method.name} would learn from the same episodes as {same}, and is left out")
+                continue
             logger.info(f"policies {number} of {len(methods)}: {method.name} ({method.learns_from})")
             folder = self.run.path(method.name)
             algorithm, seeds = method.configured(plan.steps[method.algorithm]), (plan.seeds, self.settings.seed)

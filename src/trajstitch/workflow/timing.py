@@ -12,8 +12,11 @@ import numpy as np
 
 from trajstitch.data import environments
 from trajstitch.data.trajectories import Metadata, Trajectories
+from trajstitch.evaluation import estimates
+from trajstitch.evaluation.compare import compare
 from trajstitch.evaluation.estimates import horizon_of
 from trajstitch.policies import algorithm_class
+from trajstitch.policies.bc import BC
 from trajstitch.policies.train import train_together
 from trajstitch.progress import logger
 from trajstitch.stitching.config import Preset, preset
@@ -44,16 +47,17 @@ def measure(data: Trajectories, budget: float, play: Metadata | None) -> Timings
     some = _sample(data)
     with _quiet():
         policies = {"bc": _policy_speed("bc", some)}
+        estimate = _estimate_seconds(data, some) if play is None else 0.0
         stitching: dict[Preset, StitchSpeed] = {}
         if len(some) > 1:
             stitching["quick"] = _stitch_speed("quick", some)
-            if may_fit_default(budget, stitching["quick"], data.steps):
+            if may_fit_default(budget - (time.monotonic() - start), stitching["quick"], data.steps):
                 stitching["default"] = _stitch_speed("default", some)
         left = (1 - STITCHING) * budget - (time.monotonic() - start)
         if np.ptp(data.returns) > 0 and may_fit_iql(left, policies["bc"]):
             policies["iql"] = _policy_speed("iql", some)
         episode = None if play is None else _episode_seconds(data, play)
-    return Timings(stitching, policies, episode)
+    return Timings(stitching, policies, episode, estimate)
 
 
 def _sample(data: Trajectories) -> Trajectories:
@@ -104,6 +108,13 @@ def _episode_seconds(data: Trajectories, play: Metadata) -> float:
     environment.close()
     limit = environment.spec.max_episode_steps if environment.spec is not None else None
     return took / STEPS * (limit or horizon_of(data)) / (os.cpu_count() or 1)
+
+
+def _estimate_seconds(data: Trajectories, some: Trajectories) -> float:
+    """Return how long the estimate of one policy's return takes, judging by some of the episodes."""
+    policies = train_together([some], BC(steps=STEPS), SEEDS)[0]
+    took = _seconds(lambda: compare({"bc": policies}, some))
+    return took / SEEDS * min(data.steps, estimates.MOST_STEPS) / some.steps
 
 
 def _seconds(work: Callable[[], Any]) -> float:
