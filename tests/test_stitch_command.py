@@ -13,6 +13,7 @@ from test_stitching import GREEDY, SMALL
 from trajstitch import cli, formats
 from trajstitch.formats import save
 from trajstitch.stitching import config, improve, jump_tests, pipeline
+from trajstitch.storage.runs import LOCK
 
 COLD = replace(GREEDY, value=replace(GREEDY.value, warm_steps=None), sample_latents=True)
 TARGETS = ["npz:{}/better.npz", "d4rl:{}/better.hdf5", "table:{}/better.parquet", "minari:test/better-v0"]
@@ -42,6 +43,7 @@ def test_every_stage_is_kept_and_nothing_is_done_twice(source, tmp_path, capsys,
     assert facts["after"]["mean_return"] > facts["before"]["mean_return"]
     assert facts["stitched_steps"] > 0
     assert {path.name for path in run.iterdir()} == {
+        LOCK,
         *("run.json", "models.safetensors", "graph.safetensors", "passes.json", "result.npz"),
         *("seconds.json", "summary.json", "saved.json"),
     }
@@ -85,7 +87,7 @@ def test_data_that_is_left_unchanged_is_saved_as_it_was(table, tmp_path, capsys)
     assert "the data is left unchanged: every trajectory has a context of its own" in printed.err
     assert "say which ones are with --columns.fixed" in printed.err
     assert trajstitch.load(target).equals(trajstitch.load(table))
-    assert {path.name for path in run.iterdir()} == {"run.json", "summary.json", "saved.json"}
+    assert {path.name for path in run.iterdir()} == {LOCK, "run.json", "summary.json", "saved.json"}
     assert stitch(table, target, run, "--resume", "--force") == 0
     printed = capsys.readouterr()
     assert "THE DATA IS UNCHANGED: every trajectory" in printed.out
