@@ -29,6 +29,7 @@ from trajstitch.benchmark.training_run import TrainingRun
 from trajstitch.errors import InputError
 from trajstitch.policies.policy import act
 from trajstitch.policies.td3 import TD3
+from trajstitch.storage.runs import LOCK
 
 TINY = TD3(hidden=(8, 8), batch_size=8, start_steps=40)
 
@@ -182,6 +183,7 @@ def test_last_observation_is_kept_and_time_limits_are_not_terminations(name: str
 
 def test_training_keeps_every_checkpoint_and_leaves_nothing_else(finished: Path) -> None:
     assert sorted(path.name for path in finished.iterdir()) == [
+        LOCK,
         "checkpoints",
         "evaluations.csv",
         "ladder.safetensors",

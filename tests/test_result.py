@@ -21,6 +21,7 @@ from trajstitch.stitching import config, pipeline
 from trajstitch.stitching.acceptance import Rules
 from trajstitch.stitching.pipeline import stitch
 from trajstitch.stitching.result import assemble, changed
+from trajstitch.storage.runs import LOCK
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +230,7 @@ def test_every_stitching_is_kept_apart_and_none_is_made_twice(source, tmp_path, 
     assert len(facts["models"]) == 8
     assert trajstitch.load(target).equals(concatenate(draws))
     assert {path.name for path in folder.iterdir()} == {
-        *("run.json", "summary.json", "saved.json", "stitching-3", "stitching-4")
+        *(LOCK, "run.json", "summary.json", "saved.json", "stitching-3", "stitching-4")
     }
     for seed, draw in zip((3, 4), draws, strict=True):
         assert {path.name for path in (folder / f"stitching-{seed}").iterdir()} == {

@@ -292,6 +292,8 @@ class Rows:
             codes, values = self._encode(name, self.file.column(name))
             # Numbered from 0 again each time, so that no number of columns overflows.
             combined = np.unique(combined, return_inverse=True)[1] * (len(values) + 1) + codes
+            if pa.types.is_temporal(values.type):
+                values = values.cast(pa.string())  # Python has no times of nanoseconds
             parts.append((codes, [*values.to_pylist(), ""]))
         _, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
         order = np.sort(first)
