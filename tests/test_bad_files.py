@@ -305,3 +305,8 @@ def test_full_disk_in_a_run_folder_is_one_line(tmp_path):
     assert "InputError" in done.stderr.splitlines()[-1]
     assert "the disk is full; nothing was written" in done.stderr
     assert list(tmp_path.glob("*.safetensors")) == []
+
+
+def test_csv_with_bytes_that_are_no_text_among_its_numbers(tmp_path):
+    (tmp_path / "log.csv").write_bytes(b"episode,obs_0,obs_1,action_0,reward,done\n1,0,\xff,0,1,0\n1,1,1,0,1,1\n")
+    assert "column 'obs_1', which is not a number" in refused(f"table:{tmp_path}/log.csv")

@@ -129,12 +129,19 @@ class Csv:
                 explained = f"{self.path}: {self._explain(error)}"
                 if "invalid value" not in str(error):
                     raise InputError(explained) from error
-                as_text: dict[str, Kind] = {name: "time" if kind == "number" else kind for name, kind in kinds.items()}
-                self.table = self._read(as_text, use_threads=True)
-                for name, kind in kinds.items():
-                    if kind == "number":
-                        self._convert(name, explained)
+                try:
+                    self._read_as_text(kinds, explained)
+                except (pa.ArrowException, OSError) as error:  # bytes that are no text
+                    raise InputError(explained) from error
         self.rows: int = self.table.num_rows
+
+    def _read_as_text(self, kinds: Mapping[str, Kind], explained: str) -> None:
+        """Read numbers as text first, so that cells that hold none can be counted."""
+        as_text: dict[str, Kind] = {name: "time" if kind == "number" else kind for name, kind in kinds.items()}
+        self.table = self._read(as_text, use_threads=True)
+        for name, kind in kinds.items():
+            if kind == "number":
+                self._convert(name, explained)
 
     def _convert(self, name: str, explained: str) -> None:
         """Turn a column of text into numbers. Cells that hold none become blank; if most do, the column is another."""
