@@ -95,3 +95,9 @@ def test_where_nothing_can_be_known_nothing_is_changed(name: str) -> None:
     assert done.reason is not None
     assert UNCHANGED[name] in done.reason
     assert done.after.equals(done.before)
+
+
+def test_only_what_was_fitted_has_a_fit_report() -> None:
+    """Data cards and pages say which models beat their baselines; the precedent test has no model."""
+    done = stitched("two-leg")
+    assert [report.model for report in done.reports] == ["inverse dynamics", "reward", "forward dynamics"]

@@ -82,8 +82,8 @@ class Candidates:
 class JumpTest(Protocol):
     """What a test must do. `model` is what its `fit` returned: an `equinox.Module`, saved and loaded by its leaves."""
 
-    def fit(self, data: Trajectories, key: PRNGKeyArray, roles: ColumnRoles) -> tuple[Any, FitReport]:
-        """Learn from the data what scoring needs; report how well on held-out steps."""
+    def fit(self, data: Trajectories, key: PRNGKeyArray, roles: ColumnRoles) -> tuple[Any, FitReport | None]:
+        """Learn from the data what scoring needs; report how well on held-out steps, or None if nothing is fitted."""
         ...
 
     def untrained(self, data: Trajectories, key: PRNGKeyArray) -> Any:

@@ -283,22 +283,24 @@ class Stages:
         keys = dict(zip(order, jax.random.split(self.models_key, len(order)), strict=True))
         like = untrained_models(self.config, self.data, self.models_key)
         found = {name: self._fitted(name, keys[name], _model(like, name)) for name in order}
-        for _, report in found.values():
+        reports = [report for _, report in found.values() if report is not None]
+        for report in reports:
             logger.info(str(report))
         tests = {name: found[name][0] for name in self.config.tests}
-        return Models(found["inverse"][0], found["reward"][0], tests), [report for _, report in found.values()]
+        return Models(found["inverse"][0], found["reward"][0], tests), reports
 
-    def _fitted(self, name: str, key: PRNGKeyArray, like: Any) -> tuple[Any, FitReport]:
+    def _fitted(self, name: str, key: PRNGKeyArray, like: Any) -> tuple[Any, FitReport | None]:
         """Return one model, fitted or read; in a run it is kept as soon as it is fitted, until all are."""
         file = f"model-{name}"
         if self.run is not None and self.run.has(file):
             path = self.run.path(f"{file}.safetensors")
             _, facts = read_tensors(path)
             with damaged(path):
-                return self.run.read_tree(file, like), FitReport(**json.loads(facts["report"]))
+                stored = json.loads(facts["report"])
+                return self.run.read_tree(file, like), None if stored is None else FitReport(**stored)
         model, report = fit_model(self.config, name, self.recorded, key, self.roles)
         if self.run is not None:
-            self.run.write_tree(file, model, report=json.dumps(asdict(report)))
+            self.run.write_tree(file, model, report=json.dumps(None if report is None else asdict(report)))
         return model, report
 
     def reports(self) -> list[FitReport]:
@@ -402,7 +404,7 @@ class Stages:
 
 def fit_model(
     config: StitchConfig, name: str, data: Trajectories, key: PRNGKeyArray, roles: ColumnRoles
-) -> tuple[Any, FitReport]:
+) -> tuple[Any, FitReport | None]:
     """Fit one of the models that stitching needs: `inverse`, `reward`, or a jump test's by the test's name."""
     if name == "inverse":
         return fit_inverse(config.inverse, data, key)

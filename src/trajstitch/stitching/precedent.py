@@ -18,7 +18,6 @@ from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.learning.batching import in_batches
 from trajstitch.learning.bounds import Bounds
-from trajstitch.learning.fit_report import FitReport
 from trajstitch.learning.networks import normaliser_of
 from trajstitch.stitching.jump_tests import Candidates, Scores
 
@@ -45,11 +44,9 @@ class Precedent:
     """How far the precedent may be, as a multiple of what counts as near: a fifth of the jump's length, or as near as
     one in ten logged steps has one. Larger lets more jumps through; None scores jumps without testing them."""
 
-    def fit(self, data: Trajectories, key: PRNGKeyArray, roles: ColumnRoles) -> tuple[Scale, FitReport]:
+    def fit(self, data: Trajectories, key: PRNGKeyArray, roles: ColumnRoles) -> tuple[Scale, None]:
         weight = np.where(roles.controlled, 1 / np.asarray(normaliser_of(data.observations).std), 0)
-        return Scale(jnp.asarray(weight, jnp.float32)), FitReport(
-            "precedent", True, {"columns": float(roles.controlled.sum())}
-        )
+        return Scale(jnp.asarray(weight, jnp.float32)), None
 
     def untrained(self, data: Trajectories, key: PRNGKeyArray) -> Scale:
         return Scale(jnp.ones(data.observation_size))
