@@ -57,7 +57,7 @@ def data() -> Any:
     """Data that gives models their shapes."""
     made = random_data(np.random.default_rng(0), coarse=False)
     wide = np.column_stack((made.observations, made.observations[:, 0] ** 2)).astype(np.float32)
-    return replace(made, observations=wide, actions=np.column_stack((made.actions, -made.actions**2)))
+    return replace(made, observations=wide, actions=np.column_stack((made.actions, -(made.actions**2))))
 
 
 def joined(*parts: Any) -> np.ndarray:
@@ -91,7 +91,9 @@ def test_cloning_is_the_squared_error_of_the_action(batch: Transitions) -> None:
     model = shaken(BC(**H).init(KEY, SIZES))
     error = np.square(actor(model.actor, batch.observation) - array(batch.action)).mean(1)
     sample = Sample(batch.observation, batch.action)
-    assert float(check(BC(**H).loss, model, sample, error.mean())["action_error"]) == pytest.approx(error.mean(), rel=1e-4)
+    assert float(check(BC(**H).loss, model, sample, error.mean())["action_error"]) == pytest.approx(
+        error.mean(), rel=1e-4
+    )
     weight = np.arange(1.0, ROWS + 1)
     sample = sample._replace(weight=jnp.asarray(weight, jnp.float32))
     metrics = check(BC(**H).loss, model, sample, (weight * error).mean())
@@ -246,9 +248,7 @@ def test_regression_reward_lowers_the_squared_error_and_sees_the_end(batch: Tran
 
 
 @pytest.mark.parametrize("weight", [0.0, 10.0])
-def test_the_gan_s_critic_tells_rewards_apart_with_a_slope_of_one(
-    batch: Transitions, data: Any, weight: float
-) -> None:
+def test_the_gan_s_critic_tells_rewards_apart_with_a_slope_of_one(batch: Transitions, data: Any, weight: float) -> None:
     """The loss of Gulrajani et al. (2017): D of what is made less D of what was logged, and λ (|slope| - 1)²."""
     config = GenerativeReward(**H, slope_penalty=weight)
     model = shaken(config.init(KEY, data))
@@ -328,7 +328,9 @@ def test_values_learn_the_lower_target_network(batch: Transitions, data: Any) ->
     online = both(model.online, batch.observation)
     errors = np.square(online - standardised(model.returns, target)).mean(1)
     check(config.loss, model, batch, errors.sum())
-    np.testing.assert_allclose(eqx.filter_jit(model)(batch.observation), undone(model.returns, online.min(0)), rtol=1e-4)
+    np.testing.assert_allclose(
+        eqx.filter_jit(model)(batch.observation), undone(model.returns, online.min(0)), rtol=1e-4
+    )
 
 
 # What is moved, by which Adam
@@ -439,4 +441,3 @@ def test_targets_move_a_share_of_the_way_and_nothing_else_moves(name: str, data:
             for old, new, trained in zip(before, found, online, strict=True):
                 expected = old if part not in follows else 0.75 * array(old) + 0.25 * array(trained)
                 np.testing.assert_allclose(new, expected, rtol=1e-5, atol=1e-6)
-
