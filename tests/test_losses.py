@@ -1,4 +1,4 @@
-"""Every loss has the value that its formula has in plain NumPy; every optimiser is Adam as stated, on what it should move.
+"""Every loss has the value of its formula in plain NumPy; every optimiser is Adam as stated, on what it should move.
 
 The networks of a model are all different here, so that a loss which takes another one is seen.
 """
