@@ -15,6 +15,7 @@ from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import Transitions, hold_out
 from trajstitch.learning.batching import in_batches
 from trajstitch.learning.bounds import Bounds
+from trajstitch.learning.compiled import compiled
 from trajstitch.learning.fit import Metrics, Objective
 from trajstitch.learning.fit_report import FitReport, explained
 from trajstitch.learning.networks import MLP, change_normaliser_of, normaliser_of
@@ -125,6 +126,6 @@ def fit_inverse(config: InverseDynamics, data: Trajectories, key: PRNGKeyArray) 
     return model, FitReport("inverse dynamics", share > 0.1, {"action_error": error, "baseline": baseline, "R²": share})
 
 
-@eqx.filter_jit
+@compiled
 def _act(model: Inverse, state: Array, following: Array) -> Array:
     return model(state, following)

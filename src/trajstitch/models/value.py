@@ -22,6 +22,7 @@ from trajstitch.data.transitions import Transitions, hold_out, transitions
 from trajstitch.learning.batching import in_batches
 from trajstitch.learning.bounds import Bounds
 from trajstitch.learning.buffer import fill_buffer
+from trajstitch.learning.compiled import compiled
 from trajstitch.learning.fit import Metrics, Objective, begin, fit, member, stack
 from trajstitch.learning.fit_report import FitReport, explained
 from trajstitch.learning.networks import MLP, normaliser_of
@@ -130,7 +131,7 @@ def values(model: Value, observations: Float[np.ndarray, "rows size"]) -> Float[
     return in_batches(lambda rows: _evaluate(model, rows), observations.astype(np.float32))
 
 
-@eqx.filter_jit
+@compiled
 def _evaluate(model: Value, rows: Array) -> Array:
     return model(rows)
 
