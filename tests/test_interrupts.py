@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from random_data import random_data
 from trajstitch.formats import save
 from trajstitch.learning.compiled import compiled, wait_for
 from trajstitch.storage import stopping
-from random_data import random_data
 
 LATE = 15.0
 """Seconds after which it is late even on a busy machine; the work that is interrupted takes minutes."""

@@ -120,8 +120,9 @@ def fit_inverse(config: InverseDynamics, data: Trajectories, key: PRNGKeyArray) 
     found = in_batches(
         lambda a, b: _act(model, a, b), *(data.observations[at].astype(np.float32) for at in (rows, rows + 1))
     )
-    error = float(np.square(found - data.actions[held]).mean())
-    baseline = float(np.square(data.actions[train].mean(0) - data.actions[held]).mean())
+    width = (np.asarray(model.high) - np.asarray(model.low)) / 2  # no unit outweighs another
+    error = float(np.square((found - data.actions[held]) / width).mean())
+    baseline = float(np.square((data.actions[train].mean(0) - data.actions[held]) / width).mean())
     share = explained(error, baseline)
     return model, FitReport("inverse dynamics", share > 0.1, {"action_error": error, "baseline": baseline, "R²": share})
 

@@ -148,7 +148,7 @@ def _fit_report(config: TwinValue, model: Value, data: Trajectories, held: np.nd
     facts = {
         "value_error": error**0.5,
         "baseline": baseline**0.5,
-        "R²": explained(error, baseline),
+        "R²": explained(error, baseline, float(np.square(returns[held]).mean())),
         "bias": float(misses.mean()),
         "ranking": rank,
     }
@@ -159,5 +159,5 @@ def _fit_report(config: TwinValue, model: Value, data: Trajectories, held: np.nd
 def ranking(found: Float[np.ndarray, " rows"], true: Float[np.ndarray, " rows"]) -> float:
     """Return Spearman's correlation; if either is constant, 1 if they agree and 0 if not."""
     if np.ptp(true) == 0 or np.ptp(found) == 0:
-        return float(np.allclose(found, true, rtol=0.01))
+        return float(np.allclose(found, true, rtol=0.01, atol=0))
     return float(spearmanr(found, true).statistic)  # pyright: ignore[reportAttributeAccessIssue]
