@@ -15,8 +15,8 @@ from trajstitch.cli.output import print_json, stdout
 from trajstitch.evaluation.compare import LOGGED
 from trajstitch.evaluation.scores import Interval
 from trajstitch.learning.bounds import SEED
-from trajstitch.progress import logger
 from trajstitch.storage.runs import slug
+from trajstitch.storage.stopping import resumable
 from trajstitch.workflow.learn import Learned, learn
 
 
@@ -54,7 +54,7 @@ class Command(ColumnFlags):
         reading = self.reading(self.source)
         mended = self.missing is not None or self.resample is not None
         data = sources.load(self.source, allow_large=self.allow_large, **reading) if mended else self.source
-        try:
+        with resumable("the same command with --resume continues"):
             found = learn(
                 data,
                 self.budget,
@@ -65,9 +65,6 @@ class Command(ColumnFlags):
                 allow_large=self.allow_large,
                 seed=self.seed,
             )
-        except (KeyboardInterrupt, SystemExit):
-            logger.info("the same command with --resume continues")
-            raise
         print_json(_facts(found)) if self.json else show(found)
 
 

@@ -28,6 +28,7 @@ from trajstitch.stitching.config import PRESETS, Preset, StitchConfig, preset
 from trajstitch.stitching.layout import place
 from trajstitch.stitching.pipeline import Stitched, StitchJob, stitch_together
 from trajstitch.storage.runs import Run, damaged, slug
+from trajstitch.storage.stopping import resumable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,11 +125,14 @@ class Command(ColumnFlags):
         facts |= as_recorded(self.folder, sources.describe_source(self.source, data=data, **reading))
         facts["stitching"] = asdict(config)
         run = Run.start(self.folder, "stitch", facts, resume=self.resume, force=self.force, free=("source", "target"))
-        try:
-            done = stitch_together([StitchJob(data, config, self.seed, self.seeds, run)])[0]
-        except (KeyboardInterrupt, SystemExit):
-            logger.warning(f"{run.folder}: stopped; the same command with --resume continues after what is finished")
-            raise
+        with resumable(f"{run.folder}: stopped; the same command with --resume continues after what is finished"):
+            return run, self._finish(run, data, config, saved, reading)
+
+    def _finish(
+        self, run: Run, data: Trajectories, config: StitchConfig, saved: list[str], reading: dict[str, Any]
+    ) -> list[Stitched]:
+        """Make what is missing in the run, and save it."""
+        done = stitch_together([StitchJob(data, config, self.seed, self.seeds, run)])[0]
         for seed, one, target in zip(self.numbers, done, self.targets, strict=True):
             if target in saved:
                 logger.info(f"{target} was written before and is left as it is; --force writes it again")
@@ -139,7 +143,7 @@ class Command(ColumnFlags):
             write_card(card_path(target, run, place(run, seed).own if self.seeds > 1 else ""), about)
             saved.append(target)
             run.write_json("saved", saved)
-        return run, done
+        return done
 
     def _saved(self) -> list[str]:
         """Return the targets that the run has written before and that exist, unless all are to be written again."""

@@ -24,6 +24,7 @@ from trajstitch.policies.policy import checkpoints, load_policies
 from trajstitch.policies.train import check_training, train_run
 from trajstitch.progress import logger
 from trajstitch.storage.runs import Run, slug
+from trajstitch.storage.stopping import resumable
 
 Method = TypeVar("Method")
 
@@ -79,7 +80,7 @@ class Train(ColumnFlags, Generic[Method]):
         if stitching := describe_stitching(data):
             logger.info(f"stitched data: {stitching}")
         original = self._original(data)
-        try:
+        with resumable("the same command with --resume continues"):
             run = train_run(
                 data,
                 algorithm,
@@ -92,9 +93,6 @@ class Train(ColumnFlags, Generic[Method]):
                 resume=self.resume,
                 force=self.force,
             )
-        except (KeyboardInterrupt, SystemExit):
-            logger.info("the same command with --resume continues")
-            raise
         found = checkpoints(run.folder)
         last = (run.metrics() or [{}])[-1]
         errors = run.read_json("action-error")

@@ -27,6 +27,7 @@ from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
 from trajstitch.learning.batching import in_batches
 from trajstitch.learning.buffer import padded
+from trajstitch.learning.compiled import compiled
 from trajstitch.learning.networks import normaliser_of
 from trajstitch.models.inverse import Inverse
 from trajstitch.models.reward import Reward, crossed, halves
@@ -182,7 +183,7 @@ class EdgeScorer:
         return in_batches(lambda *pair: _synthesise(self.models, self.states, self.terminal, key, *pair), *pair)
 
 
-@eqx.filter_jit
+@compiled
 def _synthesise(
     models: Models, states: Array, terminal: Array, key: PRNGKeyArray | None, source: Array, target: Array
 ) -> tuple[Array, Array]:
@@ -206,7 +207,7 @@ def _synthesise(
     return action, rewards(action, both[:, models.inverse.latent_size :])
 
 
-@eqx.filter_jit
+@compiled
 def _rewards(reward: Reward, states: Array, terminal: Array, source: Array, target: Array, action: Array) -> Array:
     predict = lambda model: model(states[source], action, states[target], terminal[target])  # noqa: E731
     return eqx.filter_vmap(predict, out_axes=1)(reward)

@@ -33,6 +33,8 @@ from trajstitch.stitching.greedy import Decisions
 from trajstitch.stitching.neighbours import Neighbours, squared_distance
 from trajstitch.stitching.rewards import PlanRewards
 
+TINY = float(np.finfo(np.float64).tiny)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -103,7 +105,7 @@ class Problem:
             target=edges.target.astype(np.intp),  # the type that NumPy gathers by without converting it each time
             gain=gain,
             discount=config.discount,
-            scale=max(float(np.abs(step_reward).max(initial=0)), float(np.abs(gain).max(initial=0)), 1e-12),
+            scale=max(float(np.abs(step_reward).max(initial=0)), float(np.abs(gain).max(initial=0)), TINY),
         )
 
     @property

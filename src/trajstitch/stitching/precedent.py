@@ -18,6 +18,7 @@ from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.learning.batching import in_batches
 from trajstitch.learning.bounds import Bounds
+from trajstitch.learning.compiled import compiled
 from trajstitch.learning.networks import normaliser_of
 from trajstitch.stitching.jump_tests import Candidates, Scores
 
@@ -76,7 +77,7 @@ def _precedents(model: Scale, pairs: Candidates, own: bool) -> Float[np.ndarray,
     return in_batches(scan, pairs.source, pairs.target, at_source)
 
 
-@eqx.filter_jit
+@compiled
 def _nearest(weight: Array, states: Array, table: Array, source: Array, target: Array, own: Array) -> Array:
     start, end = weight * states[source], weight * states[target]
 

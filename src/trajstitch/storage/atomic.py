@@ -12,6 +12,7 @@ from tempfile import mkdtemp
 
 from trajstitch.errors import InputError
 from trajstitch.storage.locks import try_lock
+from trajstitch.storage.stopping import publishing, unfinished
 
 PREFIX = ".trajstitch-"
 """Start of the names of temporary folders and locks."""
@@ -73,13 +74,15 @@ def replacing(target: Path, *, force: bool, folder: bool = False) -> Iterator[Pa
         parent.mkdir(parents=True, exist_ok=True)
         _remove_stale(parent)
         workspace = Path(mkdtemp(prefix=PREFIX, dir=parent))
-        with suppress(OSError):  # a file system without locks
-            lock = try_lock(workspace / LOCK)
-        fresh = workspace / "new" / target.name
-        fresh.parent.mkdir()
-        yield fresh
-        _to_disk(fresh)
-        _take_place(fresh, target, workspace, force=force)
+        with unfinished(workspace, made):
+            with suppress(OSError):  # a file system without locks
+                lock = try_lock(workspace / LOCK)
+            fresh = workspace / "new" / target.name
+            fresh.parent.mkdir()
+            yield fresh
+            _to_disk(fresh)
+            with publishing:
+                _take_place(fresh, target, workspace, force=force)
         _to_disk(parent, inside=False)
         made = []
     except OSError as error:
