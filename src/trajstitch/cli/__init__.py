@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from trajstitch.errors import InputError, as_flags, clean, did_you_mean, one_line
+from trajstitch.errors import InputError, JobError, as_flags, clean, did_you_mean, one_line
 
 VERBS = {
     "learn": "find the best policy that a log supports, in one go",
@@ -71,6 +71,9 @@ def run(arguments: Sequence[str]) -> int:
     except InputError as error:
         print(f"error: {as_flags(str(error))}", file=sys.stderr)
         return 2
+    except JobError as error:
+        print(f"error: {as_flags(one_line(str(error)))}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

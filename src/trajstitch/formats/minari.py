@@ -21,14 +21,16 @@ from gymnasium import Space
 from trajstitch.data import environments, spaces
 from trajstitch.data.trajectories import Finding, Metadata, Trajectories
 from trajstitch.errors import InputError, did_you_mean
-from trajstitch.formats import arrow_episodes, episodes, hdf5
+from trajstitch.formats import arrow_episodes, episodes, hdf5, seal
 from trajstitch.formats.columns import listed
-from trajstitch.formats.metadata import parse_object
+from trajstitch.formats.metadata import parse_object, without_seal
+from trajstitch.formats.seal import opened
 from trajstitch.progress import logger
 from trajstitch.storage import atomic
+from trajstitch.storage.checksums import sealed
 
 ENDINGS: tuple[str, ...] = ()
-OPTIONS: tuple[str, ...] = ("allow_large",)
+OPTIONS: tuple[str, ...] = ("allow_large", "allow_changed")
 
 OWN_NAMESPACE = "trajstitch/"
 """Where the built-in sets are: no remote has them."""
@@ -47,14 +49,14 @@ OWN_KEYS = {
 """Keys of metadata.json that describe how and what a set stores; all others become the metadata's `extra`."""
 
 
-def load(location: str, *, allow_large: bool = False) -> Trajectories:
+def load(location: str, *, allow_large: bool = False, allow_changed: bool = False) -> Trajectories:
     """Load the set with this Minari id, downloading it if it is not in the local store."""
     _require_id(location)
     folder = stored_at(location)
     if not _is_complete(folder):
         _download(location)
     source = f"minari:{location}"
-    stored = _read_metadata(folder / "data", source)
+    stored = without_seal(_read_metadata(folder / "data", source), source, allow_changed=allow_changed)
     found = _spaces(stored, source)
     if stored["total_episodes"] < 1:
         raise InputError(f"{source}: the data set has no episodes")
@@ -111,7 +113,7 @@ def load(location: str, *, allow_large: bool = False) -> Trajectories:
         extra=extra,
         findings=tuple(findings),
     )
-    return Trajectories(**arrays, metadata=metadata)
+    return opened(Trajectories(**arrays, metadata=metadata), allow_changed=allow_changed)
 
 
 def save(data: Trajectories, location: str, *, force: bool) -> None:
@@ -126,14 +128,14 @@ def save(data: Trajectories, location: str, *, force: bool) -> None:
     ):
         if spaces.flat_size(space) != size:
             raise InputError(f"minari:{location}: the {name}s have {size} columns, which {space} does not hold")
-    folder = stored_at(location)
+    folder, data = stored_at(location), seal.sealed(data)
     with atomic.replacing(folder, force=force, folder=True) as fresh, _namespaces_of(folder):
         (fresh / "data").mkdir(parents=True)
         with hdf5.writing(fresh / "data" / DATA_FILE) as file:
             episodes.write(file, data, observation_space, action_space, f"saving minari:{location}")
         size = (fresh / "data" / DATA_FILE).stat().st_size
         stored = _metadata(data, location, observation_space, action_space, size)
-        (fresh / "data" / METADATA_FILE).write_text(json.dumps(stored))
+        (fresh / "data" / METADATA_FILE).write_text(json.dumps(sealed(stored)))
 
 
 def require_free(location: str, *, force: bool) -> None:
@@ -272,7 +274,8 @@ def _namespaces_of(folder: Path) -> Iterator[None]:
             path = namespace / NAMESPACE_FILE
             if not path.exists():
                 made.append(path)
-                path.write_text("{}")
+                with atomic.replacing(path, force=True) as fresh:
+                    fresh.write_text("{}")
     except BaseException:
         for path in made:
             path.unlink(missing_ok=True)
