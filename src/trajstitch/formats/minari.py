@@ -27,7 +27,7 @@ from trajstitch.formats.metadata import parse_object, without_seal
 from trajstitch.formats.seal import opened
 from trajstitch.progress import logger
 from trajstitch.storage import atomic
-from trajstitch.storage.checksums import sealed
+from trajstitch.storage.checksums import KEY, sealed
 
 ENDINGS: tuple[str, ...] = ()
 OPTIONS: tuple[str, ...] = ("allow_large", "allow_changed")
@@ -56,7 +56,10 @@ def load(location: str, *, allow_large: bool = False, allow_changed: bool = Fals
     if not _is_complete(folder):
         _download(location)
     source = f"minari:{location}"
-    stored = without_seal(_read_metadata(folder / "data", source), source, allow_changed=allow_changed)
+    stored = _read_metadata(folder / "data", source)
+    if seal.CONTENT in stored and KEY not in stored and not allow_changed:
+        raise seal.changed(source, "metadata")
+    stored = without_seal(stored, source, allow_changed=allow_changed)
     found = _spaces(stored, source)
     if stored["total_episodes"] < 1:
         raise InputError(f"{source}: the data set has no episodes")

@@ -23,6 +23,8 @@ NEW = 3600
 """Seconds after which a folder without a lock is not just about to be locked, but left by a killed process."""
 NAME_BYTES = 255
 """The longest name of a file on usual file systems."""
+NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EACCES)
+"""Errors of file systems that can't wait for the disk, some for folders alone."""
 NO_REPLACE, EXCHANGE = 1, 2
 """Ways to rename in one step that only Linux has."""
 
@@ -172,12 +174,15 @@ def _rename(fresh: Path, target: Path, how: int) -> bool:
 def _to_disk(path: Path, *, inside: bool = True) -> None:
     """Wait until a file, or a folder and what is inside, is on the disk, so that it survives if the power fails."""
     for one in (path, *(path.rglob("*") if inside and path.is_dir() else ())):
-        with suppress(OSError):  # some file systems can't for folders
+        try:
             handle = os.open(one, os.O_RDONLY)
             try:
                 os.fsync(handle)
             finally:
                 os.close(handle)
+        except OSError as error:
+            if error.errno not in NO_SYNC:
+                raise
 
 
 def _remove_stale(parent: Path) -> None:

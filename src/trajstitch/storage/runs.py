@@ -202,12 +202,14 @@ class Run:
         """Return the metrics so far, without lines that are damaged, such as one left half-written by a killed job."""
         if not self.path("metrics.jsonl").exists():
             return []
-        found = []
-        for line in self.path("metrics.jsonl").read_text(errors="replace").split("\n")[:-1]:
+        found, lines = [], self.path("metrics.jsonl").read_text(errors="replace").split("\n")[:-1]
+        for line in lines:
             with suppress(ValueError, RecursionError):
                 value = json.loads(line)
                 if isinstance(value, dict):
                     found.append(unsealed(value, self.place("metrics")))
+        if len(found) < len(lines):
+            _warn(f"{self.path('metrics.jsonl')}: {len(lines) - len(found):,} damaged lines are left out")
         return found
 
     def drop_metrics_after(self, step: int) -> None:
@@ -265,14 +267,18 @@ def _id(kind: str, job: dict[str, Any]) -> str:
 
 def _tell_versions(facts: dict[str, Any], folder: Path) -> None:
     """Warn if a run is continued by other versions than it was started with."""
-    from trajstitch.progress import logger  # shows progress bars, which a deployed policy doesn't have
-
     before, now = facts.get("versions"), versions()
     if not isinstance(before, dict):
         return
     other = [f"{name} {before.get(name)}, now {now.get(name)}" for name in now if before.get(name) != now.get(name)]
     if other:
-        logger.warning(f"{folder}: was started with {'; '.join(other)}: results may differ from those of either alone")
+        _warn(f"{folder}: was started with {'; '.join(other)}: results may differ from those of either alone")
+
+
+def _warn(message: str) -> None:
+    from trajstitch.progress import logger  # shows progress bars, which a deployed policy doesn't have
+
+    logger.warning(message)
 
 
 def _require_no_way_out(folder: Path) -> None:
