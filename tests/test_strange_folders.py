@@ -1,4 +1,4 @@
-"""Folders of strangers, and folders that go away: links, pipes, sources that a file names, removed runs, failing disks."""
+"""Folders of strangers and folders that go away: links, pipes, named sources, removed runs, failing disks."""
 
 import errno
 import os

@@ -76,7 +76,7 @@ class _Events:
             self.event(name, os.fspath(arguments[1 if name == "os.rename" else 0]))
 
     def event(self, name: str, path: str | bytes) -> None:
-        path = os.path.join(self.folder, os.fsdecode(path))
+        path = str(Path(self.folder) / os.fsdecode(path))
         if not path.startswith(self.folder):
             return
         if len(self.seen) == self.kill_before:

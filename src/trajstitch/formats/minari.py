@@ -23,7 +23,7 @@ from trajstitch.data.trajectories import Finding, Metadata, Trajectories
 from trajstitch.errors import InputError, did_you_mean
 from trajstitch.formats import arrow_episodes, episodes, hdf5, seal
 from trajstitch.formats.columns import listed
-from trajstitch.formats.metadata import parse_object, without_seal
+from trajstitch.formats.metadata import parse_object
 from trajstitch.formats.seal import opened
 from trajstitch.progress import logger
 from trajstitch.storage import atomic
@@ -38,6 +38,11 @@ OWN_NAMESPACE = "trajstitch/"
 DATA_FILE = "main_data.hdf5"
 METADATA_FILE = "metadata.json"
 NAMESPACE_FILE = "namespace_metadata.json"
+
+WRITTEN = "trajstitch_episodes"
+"""Key of the number of episodes that we wrote, which its checksum is of; Minari may have added others."""
+COUNTS = ("total_episodes", "total_steps", "dataset_size")
+"""Keys that Minari changes where it adds episodes."""
 
 WRITTEN_VERSION = "0.5.3"
 """The oldest Minari that reads what we write: Minari refuses sets of versions newer than itself."""
@@ -57,9 +62,10 @@ def load(location: str, *, allow_large: bool = False, allow_changed: bool = Fals
         _download(location)
     source = f"minari:{location}"
     stored = _read_metadata(folder / "data", source)
-    if seal.CONTENT in stored and KEY not in stored and not allow_changed:
-        raise seal.changed(source, "metadata")
-    stored = without_seal(stored, source, allow_changed=allow_changed)
+    written = stored.get(WRITTEN)
+    if not allow_changed:
+        _require_unchanged(stored, source)
+    stored = {name: one for name, one in stored.items() if name not in (KEY, WRITTEN)}
     found = _spaces(stored, source)
     if stored["total_episodes"] < 1:
         raise InputError(f"{source}: the data set has no episodes")
@@ -116,7 +122,8 @@ def load(location: str, *, allow_large: bool = False, allow_changed: bool = Fals
         extra=extra,
         findings=tuple(findings),
     )
-    return opened(Trajectories(**arrays, metadata=metadata), allow_changed=allow_changed)
+    count = written if isinstance(written, int) else None
+    return opened(Trajectories(**arrays, metadata=metadata), count, allow_changed=allow_changed)
 
 
 def save(data: Trajectories, location: str, *, force: bool) -> None:
@@ -138,7 +145,8 @@ def save(data: Trajectories, location: str, *, force: bool) -> None:
             episodes.write(file, data, observation_space, action_space, f"saving minari:{location}")
         size = (fresh / "data" / DATA_FILE).stat().st_size
         stored = _metadata(data, location, observation_space, action_space, size)
-        (fresh / "data" / METADATA_FILE).write_text(json.dumps(sealed(stored)))
+        stored = {**stored, WRITTEN: len(data)}
+        (fresh / "data" / METADATA_FILE).write_text(json.dumps({**stored, KEY: _seal(stored)}))
 
 
 def require_free(location: str, *, force: bool) -> None:
@@ -300,6 +308,21 @@ def _read_metadata(folder: Path, source: str) -> dict[str, Any]:
         reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
         raise InputError(f"{source}: its {METADATA_FILE} is damaged ({reason}): download or save it again") from error
     return stored
+
+
+def _seal(stored: dict[str, Any]) -> str:
+    """Return the checksum of metadata, without what Minari changes where it adds episodes to a set."""
+    return sealed({name: one for name, one in stored.items() if name not in (KEY, *COUNTS)})[KEY]
+
+
+def _require_unchanged(stored: dict[str, Any], source: str) -> None:
+    """Raise if metadata that we wrote has changed; a set that Minari has added episodes to is not."""
+    marked = [name in stored for name in (KEY, WRITTEN, seal.CONTENT)]
+    count = stored.get(WRITTEN)
+    if any(marked) and not (
+        all(marked) and stored[KEY] == _seal(stored) and isinstance(count, int) and count <= stored["total_episodes"]
+    ):
+        raise seal.changed(source, "metadata")
 
 
 def _spaces(stored: dict[str, Any], source: str) -> tuple[Space, Space] | None:

@@ -29,12 +29,16 @@ def sealed(data: Trajectories) -> Trajectories:
     return replace(data, metadata=replace(data.metadata, extra=extra))
 
 
-def opened(data: Trajectories, *, allow_changed: bool) -> Trajectories:
-    """Return data that was saved with a checksum without it; raise if the arrays are others, unless that is allowed."""
+def opened(data: Trajectories, episodes: int | None = None, *, allow_changed: bool) -> Trajectories:
+    """Return data that was saved with a checksum without it; raise if the arrays are others, unless that is allowed.
+
+    The checksum is of the first `episodes`, if not given of all.
+    """
     if CONTENT not in data.metadata.extra:
         return data
     extra = dict(data.metadata.extra)
-    if extra.pop(CONTENT) != _content(data) and not allow_changed:
+    written = data if episodes in (None, len(data)) else data[np.arange(len(data))[:episodes]]
+    if extra.pop(CONTENT) != _content(written) and not allow_changed:
         raise changed(data.metadata.source)
     return replace(data, metadata=replace(data.metadata, extra=extra))
 

@@ -231,8 +231,9 @@ def _continue(run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, se
         run.log(step=step, **metrics)
         if step in marks:
             assert kept is not None
+            policies = deploy(algorithm, state, kept, numbers, config)
             with run.writing():
-                save_policies(deploy(algorithm, state, kept, numbers, config), checkpoint(run, step))
+                save_policies(policies, checkpoint(run, step))
         if step in marks or time.monotonic() - saved > SAVE_SECONDS:
             run.write_tree("state", state)
             saved = time.monotonic()

@@ -89,6 +89,7 @@ class Run:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{folder}: can't be made ({error.strerror or error}): choose another `run`") from error
+        _require_no_way_out(folder)
         run = cls(folder, {})
         hold(folder / LOCK, run, str(folder))
         if again:
