@@ -13,7 +13,8 @@ comma := ,
 help:
 	@echo "make demo     the whole line on built-in data, in minutes: prints what improved and where it is saved"
 	@echo "make test     the tests"
-	@echo "make soak     what takes long to try: 20,000 damaged files, with counts on the screen and in soak.json"
+	@echo "make soak     an hour of trouble on 2 cores (MINUTES=10 for a part): kills, damaged files, flipped bits, races;"
+	@echo "              writes docs/results/trust.md"
 	@echo "make lint     ruff, pyright, and the contract on imports between rooms"
 	@echo "make bits     whether anything that small jobs write differs from revision REV (the last commit)"
 	@echo "make test-gpu the tests that need an NVIDIA GPU (installs JAX for CUDA into .venv)"
@@ -43,7 +44,8 @@ test: $(READY)
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n auto
 
 soak: $(READY)
-	PYTHONPATH="$(CURDIR)/tests" $(BIN)/python -m soak --json soak.json
+	@PYTHONPATH="$(CURDIR)/tests" JAX_PLATFORMS=cpu $(BIN)/python -m soak --json soak.json --page docs/results/trust.md \
+	$(if $(MINUTES),--minutes $(MINUTES))
 
 test-gpu: $(READY)
 	$(call install,.venv,-e '.[dev$(comma)cuda]')

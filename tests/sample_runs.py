@@ -47,6 +47,7 @@ def renamed(run: Path, folder: Path, name: str, columns: list[str]) -> Path:
     shutil.copytree(run, folder / name.replace("/", " "))
     path = folder / name.replace("/", " ") / "run.json"
     facts = json.loads(path.read_text())
+    del facts["trajstitch_checksum"]
     facts["command"] = name
     facts["config"]["source"] = f"npz:{folder}/log.npz"
     path.write_text(json.dumps(facts))

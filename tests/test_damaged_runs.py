@@ -65,7 +65,7 @@ def in_json(name: str, **changes: object) -> Damage:
     """Change parts of a JSON object; None removes them."""
 
     def do(folder: Path) -> None:
-        stored = json.loads((folder / name).read_text()) | changes
+        stored = json.loads((folder / name).read_text()) | changes | {"trajstitch_checksum": None}
         (folder / name).write_text(json.dumps({key: value for key, value in stored.items() if value is not None}))
 
     return do
@@ -76,6 +76,7 @@ def in_config(*names: str) -> Damage:
 
     def do(folder: Path) -> None:
         stored = json.loads((folder / "run.json").read_text())
+        del stored["trajstitch_checksum"]
         for part in ("config", "job"):
             stored[part] = {key: value for key, value in stored.get(part, {}).items() if key not in names}
         (folder / "run.json").write_text(json.dumps(stored))
@@ -111,8 +112,8 @@ def of_other_data(folder: Path) -> None:
 EVERYWHERE: list[Damage] = [
     text("run.json", "[]"),
     text("run.json", "{"),
-    text("run.json", '{"format": 2, "kind": "stitch"}'),
-    text("run.json", '{"format": 2, "kind": "stitch", "config": 5}'),
+    text("run.json", '{"format": 3, "kind": "stitch"}'),
+    text("run.json", '{"format": 3, "kind": "stitch", "config": 5}'),
 ]
 STITCHED: list[Damage] = [
     *EVERYWHERE,

@@ -16,6 +16,14 @@ class InputError(ValueError):
         super().__init__(one_line(str(message)))
 
 
+class JobError(RuntimeError):
+    """Something happened to a job that its input is no reason for. The command line prints its message alone, and exits
+    with code 1.
+
+    What can be done without is left out where its input is bad, but never for this.
+    """
+
+
 # What commands a terminal (C0, DEL, C1), and what reorders, hides or breaks text: bidirectional controls, zero-width
 # characters, line separators, tags, lone surrogates.
 _UNSAFE = re.compile(

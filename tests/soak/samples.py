@@ -22,7 +22,7 @@ from trajstitch.data.trajectories import Metadata, Provenance, Trajectories
 from trajstitch.formats import metadata
 from trajstitch.policies.policy import NetworkPolicy, PolicyNormaliser, load_policies, save_policies
 from trajstitch.stitching.acceptance import Summary
-from trajstitch.stitching.layout import place, read_graph, read_result
+from trajstitch.stitching.layout import keep_graph, keep_result, place, read_graph, read_result
 from trajstitch.storage.runs import Run
 
 
@@ -193,9 +193,8 @@ def _stitched(folder: Path) -> None:
     data, result = logged(), stitched()
     config = {"seed": 0, "seeds": 1, "stitching": {"stitchings": 1}, **source_facts(data, "npz:log.npz")}
     run = Run.start(folder / "run", "stitch", config)
-    graph_on(data, {(0, 6): 1.0, (5, 12): 0.5}).save(run.path("graph.safetensors"))
-    run.write_json("passes", [asdict(Summary(1, 1, 1, 2.0, 3.0, 4.0, 0.5))])
-    formats.save(result, f"npz:{run.path('result.npz')}")
+    keep_graph(run, graph_on(data, {(0, 6): 1.0, (5, 12): 0.5}))
+    keep_result(run, "", result, [asdict(Summary(1, 1, 1, 2.0, 3.0, 4.0, 0.5))])
 
 
 def _open_stitched(folder: Path) -> None:

@@ -44,20 +44,29 @@ def load(
     resample: float | None = None,
     allow_nonfinite: bool = False,
     allow_large: bool = False,
+    allow_changed: bool | None = None,
+    fetch: bool = True,
 ) -> Trajectories:
     """Load a data set by its URI, or a built-in set by its name (the first time, it is collected at full size).
 
     `columns` says what the columns of a table hold. NaN, infinite and blank values and gaps in time raise an error
     unless `missing` mends them ("split", "interpolate" or "drop") or they are allowed. `resample` is a new step in
-    seconds, for logs with times. Files that declare far more data than they hold raise an error unless allowed.
+    seconds, for logs with times. Files that declare far more data than they hold raise an error unless allowed, and so
+    do files that trajstitch wrote and that have changed since. Without `fetch`, nothing is downloaded or collected.
     """
     uri = resolve(source)
+    if not fetch and uri.startswith("minari:") and not formats.exists(uri):
+        raise InputError(
+            f"{source} is not in the local Minari store, and is not fetched only because a file names it: "
+            f"`trajstitch inspect {source}` fetches it"
+        )
     if _is_name(source):
         if columns is not None:
             raise InputError(f"`columns` goes with table: URIs, not with the built-in set {source}")
         _collect_once(source)
     options = {"missing": missing, "resample": resample, "columns": columns}
-    return formats.load(uri, allow_nonfinite=allow_nonfinite, allow_large=allow_large, **options)
+    allowed = {"allow_large": allow_large, "allow_changed": bool(allow_changed)}
+    return formats.load(uri, allow_nonfinite=allow_nonfinite, **allowed, **options)
 
 
 def require_apart(source: str, target: str) -> None:
@@ -90,14 +99,15 @@ def describe_source(
     data: Trajectories,
     missing: Missing | None = None,
     resample: float | None = None,
+    allow_changed: bool | None = None,
 ) -> dict[str, Any]:
     """Return what a run's config records about its data set; files by their absolute paths, for use from anywhere."""
     facts = source_facts(data, source, None if columns is None else asdict(columns))
-    return facts | _mending(missing, resample)
+    return facts | _given(missing=missing, resample=resample, allow_changed=allow_changed)
 
 
-def _mending(missing: Missing | None, resample: float | None) -> dict[str, Any]:
-    return {name: value for name, value in (("missing", missing), ("resample", resample)) if value is not None}
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def load_original(data: Trajectories, *, allow_large: bool = False) -> Trajectories:
@@ -109,7 +119,7 @@ def load_original(data: Trajectories, *, allow_large: bool = False) -> Trajector
     if record is None or not record.source:
         raise InputError(f"{where}: is stitched and doesn't know its original: {advice}")
     try:
-        original = load(str(record.source["source"]), allow_large=allow_large, **_reading(record.source))
+        original = load(str(record.source["source"]), allow_large=allow_large, fetch=False, **_reading(record.source))
     except (InputError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{where}: its original can't be loaded ({error}): {advice}") from error
     if original.fingerprint != record.source.get("fingerprint"):
@@ -124,6 +134,7 @@ def with_source(
     fingerprint: str,
     missing: Missing | None = None,
     resample: float | None = None,
+    allow_changed: bool | None = None,
 ) -> Trajectories:
     """Return stitched data with where its original is, so that `load_original` finds it."""
     record = StitchRecord.of(data.metadata)
@@ -133,7 +144,7 @@ def with_source(
         "source": absolute(source),
         "columns": None if columns is None else asdict(columns),
         "fingerprint": fingerprint,
-        **_mending(missing, resample),
+        **_given(missing=missing, resample=resample, allow_changed=allow_changed),
     }
     return replace(data, metadata=replace(record, source=facts).added_to(data.metadata))
 
@@ -141,7 +152,7 @@ def with_source(
 def _reading(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return how a data set was read, as arguments of `load`, from what was recorded about it."""
     columns = columns_from(stored.get("columns"))
-    return {"columns": columns, **{name: stored.get(name) for name in ("missing", "resample")}}
+    return {"columns": columns, **{name: stored.get(name) for name in ("missing", "resample", "allow_changed")}}
 
 
 def columns_from(stored: dict[str, Any] | None) -> Columns | None:
@@ -158,7 +169,7 @@ def reload_source(run: Run, *, allow_large: bool = False) -> Trajectories:
     with damaged(run.path("run.json"), "start a new run"):
         reading = _reading(run.config)
     try:
-        data = load(source, allow_large=allow_large, **reading)
+        data = load(source, allow_large=allow_large, fetch=False, **reading)
     except InputError as error:
         raise InputError(f"{run.folder}: its data can't be loaded again: {error}") from error
     if data.fingerprint != run.fact("fingerprint", str):

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Sequence
 
 from trajstitch.cli import interrupts
-from trajstitch.errors import InputError, as_flags, clean, did_you_mean, one_line
+from trajstitch.errors import InputError, JobError, as_flags, clean, did_you_mean, one_line
 from trajstitch.storage import stopping
 
 VERBS = {
@@ -77,6 +77,11 @@ def run(arguments: Sequence[str]) -> int:
             return _interrupted()
         print(f"error: {as_flags(str(error))}", file=sys.stderr)
         return 2
+    except JobError as error:
+        if stopping.asked.is_set():
+            return _interrupted()
+        print(f"error: {as_flags(one_line(str(error)))}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return _interrupted()
     except BrokenPipeError:

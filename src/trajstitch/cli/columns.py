@@ -36,6 +36,8 @@ class ColumnFlags:
     or an id that the module registers. Only what you name here is imported. If not given, what the data names."""
     allow_large: bool = False
     """Load the data even if its file declares far more than it holds, as highly compressed files do."""
+    allow_changed: bool = False
+    """Load a file that trajstitch wrote even if its content has changed since, because you edited it yourself."""
 
     def mapping(self, uri: str) -> Columns | None:
         """Return the columns that the user gave for `uri`, or None."""
@@ -47,7 +49,8 @@ class ColumnFlags:
 
     def reading(self, uri: str) -> dict[str, Any]:
         """Return how the user wants `uri` to be read, as arguments of `sources.load`."""
-        return {"columns": self.mapping(uri), "missing": self.missing, "resample": self.resample}
+        how = {"missing": self.missing, "resample": self.resample, "allow_changed": self.allow_changed or None}
+        return {"columns": self.mapping(uri), **how}
 
     def load(self, uri: str, **options: Any) -> Trajectories:
         """Load `uri` as the user wants it to be read, with the environment that the user names."""

@@ -52,7 +52,7 @@ class Command(ColumnFlags):
     def execute(self) -> None:
         import_for(self.environment, "environment")
         reading = self.reading(self.source)
-        mended = self.missing is not None or self.resample is not None
+        mended = self.missing is not None or self.resample is not None or self.allow_changed
         data = sources.load(self.source, allow_large=self.allow_large, **reading) if mended else self.source
         with resumable("the same command with --resume continues"):
             found = learn(

@@ -27,7 +27,9 @@ from trajstitch.report.card import card, card_path, write_card
 from trajstitch.stitching.config import PRESETS, Preset, StitchConfig, preset
 from trajstitch.stitching.layout import place
 from trajstitch.stitching.pipeline import Stitched, StitchJob, stitch_together
-from trajstitch.storage.runs import Run, damaged, slug
+from trajstitch.storage.atomic import telling
+from trajstitch.storage.checksums import checksum_of_files
+from trajstitch.storage.runs import Run, slug
 from trajstitch.storage.stopping import resumable
 
 
@@ -107,7 +109,8 @@ class Command(ColumnFlags):
     def stitch(self) -> tuple[Run, list[Stitched]]:
         """Run the job, or resume it, and save what it makes; return the outcome for each seed."""
         self.config.check_seeds(self.numbers)
-        saved = self._saved()
+        recorded = self._recorded()
+        saved = [target for target in self.targets if self._is_saved(target, recorded)]
         for target in self.targets:
             sources.require_apart(self.source, target)
             if target not in saved:
@@ -126,32 +129,58 @@ class Command(ColumnFlags):
         facts["stitching"] = asdict(config)
         run = Run.start(self.folder, "stitch", facts, resume=self.resume, force=self.force, free=("source", "target"))
         with resumable(f"{run.folder}: stopped; the same command with --resume continues after what is finished"):
-            return run, self._finish(run, data, config, saved, reading)
+            return run, self._finish(run, data, config, recorded, saved, reading)
 
     def _finish(
-        self, run: Run, data: Trajectories, config: StitchConfig, saved: list[str], reading: dict[str, Any]
+        self,
+        run: Run,
+        data: Trajectories,
+        config: StitchConfig,
+        recorded: dict[str, str],
+        saved: list[str],
+        reading: dict[str, Any],
     ) -> list[Stitched]:
         """Make what is missing in the run, and save it."""
         done = stitch_together([StitchJob(data, config, self.seed, self.seeds, run)])[0]
         for seed, one, target in zip(self.numbers, done, self.targets, strict=True):
+            after = sources.with_source(one.after, self.source, fingerprint=data.fingerprint, **reading)
+            file = card_path(target, run, place(run, seed).own if self.seeds > 1 else "")
             if target in saved:
                 logger.info(f"{target} was written before and is left as it is; --force writes it again")
-                continue
-            after = sources.with_source(one.after, self.source, fingerprint=data.fingerprint, **reading)
-            formats.save(after, target, force=self.force)
-            about = card(one.before, after, one.reports, run.facts, uri=target, reason=one.reason)
-            write_card(card_path(target, run, place(run, seed).own if self.seeds > 1 else ""), about)
-            saved.append(target)
-            run.write_json("saved", saved)
+            else:
+                self._save(after, target, run, recorded)
+            if target not in saved or not file.exists():
+                write_card(file, card(one.before, after, one.reports, run.facts, uri=target, reason=one.reason))
         return done
 
-    def _saved(self) -> list[str]:
-        """Return the targets that the run has written before and that exist, unless all are to be written again."""
-        run = Run(self.folder, {})
-        if not self.resume or self.force or not run.has("saved"):
-            return []
-        with damaged(run.path("saved.json")):
-            return [target for target in run.read_json("saved", list) if formats.exists(target)]
+    def _save(self, after: Trajectories, target: str, run: Run, recorded: dict[str, str]) -> None:
+        """Write a target; its checksum is recorded just before it takes its place."""
+
+        def record(fresh: Path, place: Path) -> None:
+            if place.resolve() == formats.stored_at(target):
+                recorded[target] = checksum_of_files(fresh)
+                run.write_json("saved", recorded)
+
+        with telling(record):
+            formats.save(after, target, force=self.force)
+
+    def _recorded(self) -> dict[str, str]:
+        """Return the checksums of the targets that the run has written, or was about to."""
+        if not self.resume or self.force or not (self.folder / "saved.json").is_file():
+            return {}
+        run = Run.open(self.folder, "stitch")
+        return {target: str(found) for target, found in run.read_json("saved").items()}
+
+    def _is_saved(self, target: str, recorded: dict[str, str]) -> bool:
+        """Return whether the run has written a target before; raise if what is there now is something else."""
+        if target not in recorded or not formats.exists(target):
+            return False
+        if checksum_of_files(formats.stored_at(target)) == recorded[target]:
+            return True
+        raise InputError(
+            f"{target} is not what {self.folder} has written there: choose another target, or write it again with "
+            "`force=True`"
+        )
 
 
 def defaults(arguments: Sequence[str]) -> Command:

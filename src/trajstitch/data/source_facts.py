@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from trajstitch.data.spaces import flat_bounds
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.storage.runs import Run
 
@@ -17,7 +20,16 @@ def source_facts(
         "transitions": data.steps,
         "mean_return": float(data.returns.mean()),
         "fingerprint": data.fingerprint,
+        "action_bounds": action_bounds(data),
     }
+
+
+def action_bounds(data: Trajectories) -> list[list[float | None]] | None:
+    """Return the lowest and the highest actions that the data's space allows, which policies depend on."""
+    space = data.metadata.action_space
+    if space is None:
+        return None
+    return [[float(one) if np.isfinite(one) else None for one in side] for side in flat_bounds(space)]
 
 
 def absolute(source: str) -> str:

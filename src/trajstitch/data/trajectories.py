@@ -318,7 +318,7 @@ class Trajectories:
             labels=None if self.labels is None else self.labels.take(episodes, rows),
         )
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Hash of all arrays but the provenance: data that differs in any bit has another fingerprint."""
         made = hashlib.blake2b(digest_size=8)

@@ -6,7 +6,6 @@ differ only in what follows the models share the models, and greedy passes are c
 
 import json
 import resource
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -23,7 +22,6 @@ from trajstitch.stitching import pipeline
 from trajstitch.stitching.guards import states_kept
 from trajstitch.stitching.pipeline import Stitched, StitchJob
 from trajstitch.stitching.result import assemble
-from trajstitch.storage.atomic import replacing
 from trajstitch.storage.runs import Run
 
 MODELS = ("inverse", "reward", "columns")
@@ -130,11 +128,11 @@ def borrow(run: Run, folder: Path) -> None:
             continue
         theirs = other["config"]
         if not run.has("models") and _of_models(theirs) == _of_models(own):
-            _copy(place.parent / "models.safetensors", run.path("models.safetensors"))
+            _copy("models", Run.open(place.parent), run)
         same = {**theirs, "passes": own["passes"]} == own
         if same and own["plan"] is None and passes < theirs["passes"] < own["passes"]:
             passes = theirs["passes"]
-            _copy(place.parent / "progress.safetensors", run.path("progress.safetensors"))
+            _copy("progress", Run.open(place.parent), run)
 
 
 def _of_models(config: dict[str, Any]) -> Any:
@@ -146,7 +144,7 @@ def _of_models(config: dict[str, Any]) -> Any:
     return tests, [config[name] for name in MODELS]
 
 
-def _copy(source: Path, target: Path) -> None:
-    if source.exists():
-        with replacing(target, force=True) as fresh:
-            shutil.copyfile(source, fresh)
+def _copy(name: str, source: Run, target: Run) -> None:
+    if source.has(name):
+        tensors, facts = source.read(name)
+        target.write_tensors(name, tensors, **facts)

@@ -73,6 +73,7 @@ def load(
     *,
     allow_nonfinite: bool = False,
     allow_large: bool = False,
+    allow_changed: bool = False,
     missing: "Missing | None" = None,
     resample: float | None = None,
     **options: Any,
@@ -81,7 +82,8 @@ def load(
 
     `missing` mends them: "split", "interpolate" or "drop" (`data/mend.py`). `allow_nonfinite` leaves them as they are.
     `resample` is a new step in seconds, for logs with times. A file that declares far more data than it holds raises an
-    error too, unless `allow_large` is set. An end flag in the middle of an episode splits it there. `options` are the
+    error too, unless `allow_large` is set, and so does a file that trajstitch wrote and that has changed since, unless
+    `allow_changed` is set. An end flag in the middle of an episode splits it there. `options` are the
     format's own, such as `columns` for tables; None stands for an option that isn't given.
     """
     found, location = _find(uri)
@@ -90,8 +92,9 @@ def load(
     from trajstitch.formats.rows import split_at_ends
 
     given = _accepted(uri, found, options)
-    if "allow_large" in found.OPTIONS:
-        given["allow_large"] = allow_large
+    for name, allowed in (("allow_large", allow_large), ("allow_changed", allow_changed)):
+        if name in found.OPTIONS:
+            given[name] = allowed
     if (allow_nonfinite or missing is not None) and "tolerant" in found.OPTIONS:
         given["tolerant"] = True
     try:
@@ -141,7 +144,7 @@ def require_free(uri: str, *, force: bool) -> None:
 
 def exists(uri: str) -> bool:
     """Return whether something is stored at `uri`."""
-    return _stored_at(uri).exists()
+    return stored_at(uri).exists()
 
 
 def stored_file(uri: str) -> Path | None:
@@ -152,7 +155,7 @@ def stored_file(uri: str) -> Path | None:
 
 def require_apart(source: str, target: str) -> None:
     """Raise if both URIs name the same place: a source is never overwritten, even with `force`."""
-    if _stored_at(source) == _stored_at(target):
+    if stored_at(source) == stored_at(target):
         raise InputError(f"{target} is the source itself, which is never overwritten: choose another target")
 
 
@@ -200,7 +203,8 @@ def _format(scheme: str) -> Format:
     return cast(Format, found)
 
 
-def _stored_at(uri: str) -> Path:
+def stored_at(uri: str) -> Path:
+    """Return the file or folder that holds a data set, whether or not it exists."""
     found, location = _find(uri)
     return found.stored_at(location).resolve()
 

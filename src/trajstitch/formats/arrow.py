@@ -2,6 +2,8 @@
 
 import csv
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,13 +85,36 @@ class Parquet:
 
     def _size(self, name: str) -> int:
         """Return the bytes that a column declares: of its values as numbers, or of its pages if that is more."""
-        groups, size = self.file.metadata, 0
-        for group in range(groups.num_row_groups):
-            for column in range(groups.num_columns):
-                stored = groups.row_group(group).column(column)
-                if stored.path_in_schema == name or stored.path_in_schema.startswith(f"{name}."):
-                    size += max(8 * stored.num_values, stored.total_uncompressed_size, 0)
-        return max(size, 8 * self.rows)
+        kind = self.file.schema_arrow.field(name).type
+        plain = pa.types.is_primitive(kind) or pa.types.is_boolean(kind)
+        return 8 * self.rows if plain else max(_declared(self.path, name), 8 * self.rows)
+
+
+def _declared(path: Path, name: str) -> int:
+    """Return the bytes that a column's chunks declare, asked in a process of its own.
+
+    Arrow ends the process that asks where their metadata is damaged in some ways.
+    """
+    command = [sys.executable, "-P", "-c", DECLARED, str(path), name]
+    asked = subprocess.run(command, capture_output=True, check=False)
+    if asked.returncode != 0:
+        raise ValueError("the metadata of its chunks is damaged")
+    return int(asked.stdout)
+
+
+DECLARED = """
+import sys
+from pyarrow.parquet import read_metadata
+
+found, path, name, size = read_metadata(sys.argv[1]), *sys.argv[1:], 0
+for group in range(found.num_row_groups):
+    for column in range(found.num_columns):
+        stored = found.row_group(group).column(column)
+        if stored.path_in_schema == name or stored.path_in_schema.startswith(name + "."):
+            size += max(8 * stored.num_values, stored.total_uncompressed_size, 0)
+print(size)
+"""
+"""Program that prints the bytes that a column declares."""
 
 
 class Csv:

@@ -28,24 +28,29 @@ from trajstitch.formats import files, hdf5
 from trajstitch.formats.columns import listed
 from trajstitch.formats.metadata import from_json, to_json
 from trajstitch.formats.rows import BLOCK, from_rows, read_provenance, with_note_on_unknown
+from trajstitch.formats.seal import changed, opened, sealed
 from trajstitch.formats.spellings import as_flags
 from trajstitch.progress import logger, progress
 from trajstitch.storage import atomic
 
 ENDINGS: tuple[str, ...] = (".hdf5", ".h5")
-OPTIONS: tuple[str, ...] = ("allow_large",)
+OPTIONS: tuple[str, ...] = ("allow_large", "allow_changed")
 require_free, stored_at = files.require_free, files.stored_at
 
 OURS = "metadata/trajstitch"
+MARK = "written_by_trajstitch"
+"""An attribute that files of ours have too: one whose metadata is lost is no file of others."""
 ARRAYS = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
 
 
-def load(location: str, *, allow_large: bool = False) -> Trajectories:
+def load(location: str, *, allow_large: bool = False, allow_changed: bool = False) -> Trajectories:
     """Load a D4RL file, ours or anybody's."""
     path, source = Path(location), f"d4rl:{location}"
     with hdf5.reading(path, source, allow_large=allow_large) as file:
         if OURS in file:
-            return _from_ours(file, source)
+            return opened(_from_ours(file, source, allow_changed=allow_changed), allow_changed=allow_changed)
+        if MARK in file.attributes("/") and not allow_changed:
+            raise changed(source, "structure")
         return _from_foreign(file, path.stem, source)
 
 
@@ -56,6 +61,8 @@ def save(data: Trajectories, location: str, *, force: bool) -> None:
         raise InputError(f"d4rl:{location}: the data has no steps, so there are no rows to write")
     if empty:
         logger.info(f"d4rl:{location}: {empty:,} episodes without a step are left out, as they have no rows")
+        data = data[np.flatnonzero(data.lengths)]
+    data = sealed(data)
     with atomic.replacing(Path(location), force=force) as fresh, hdf5.writing(fresh) as file:
         _write(file, data, f"saving d4rl:{location}")
 
@@ -125,13 +132,13 @@ class _Rows:
         )
 
 
-def _from_ours(file: hdf5.Reader, source: str) -> Trajectories:
+def _from_ours(file: hdf5.Reader, source: str, *, allow_changed: bool) -> Trajectories:
     rows = _Rows(file, source)
     text = file.dataset(OURS)
     if text is None or not text.is_text or text.shape != ():
         raise InputError(f"{source}: its {OURS} is not a text: convert the original data again")
     file.take(text)
-    metadata = from_json(text.text(), source)
+    metadata = from_json(text.text(), source, allow_changed=allow_changed)
     truncated = rows.flags("infos/truncated" if "infos/truncated" in file else "timeouts")
     data = rows.trajectories(rows.flags("terminals"), truncated, metadata, rows.vector("infos/episode", "iu"))
     if "infos/provenance" not in file:
@@ -211,6 +218,7 @@ def _write(file: hdf5.Output, data: Trajectories, description: str) -> None:
         columns["infos/truncated"] = data.truncated
     if data.provenance is not None:
         columns |= {f"infos/provenance/{item.name}": getattr(data.provenance, item.name) for item in fields(Provenance)}
+    file.attrs[MARK] = True
     for key, values in {**columns, OURS: to_json(data.metadata)}.items():
         file[key] = values
     keys = [("observations", 0)]

@@ -21,6 +21,8 @@ def require_free(location: str, *, force: bool) -> None:
 def require_readable(path: Path) -> None:
     """Raise unless `path` is a file that may be read."""
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise InputError(f"{path}: is a device or a pipe, not a file: save the data as a file first")
         path.open("rb").close()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(f"{path}: no such file{_hint(path)}") from error

@@ -9,6 +9,8 @@ from typing import Any, get_args
 from trajstitch.data import environments, spaces
 from trajstitch.data.trajectories import Finding, Metadata, Verdict
 from trajstitch.errors import InputError
+from trajstitch.formats.seal import changed
+from trajstitch.storage.checksums import KEY, sealed, unsealed
 
 FORMAT = "trajstitch 1"
 """Marks a text as written by trajstitch, and its version."""
@@ -36,15 +38,22 @@ def to_json(metadata: Metadata) -> str:
     for name in SPACES:
         space = getattr(metadata, name)
         stored[name] = None if space is None else spaces.to_json(space)
-    return json.dumps({"format": FORMAT, **stored})
+    return json.dumps(sealed({"format": FORMAT, **stored}))
 
 
-def from_json(text: str, source: str) -> Metadata:
-    """Return the metadata that `to_json` wrote, with `source` as its source; raise if any part is of a wrong type."""
+def from_json(text: str, source: str, *, allow_changed: bool = False) -> Metadata:
+    """Return the metadata that `to_json` wrote, with `source` as its source; raise if any part is of a wrong type.
+
+    Raise too if it has changed since it was written, unless that is allowed.
+    """
     try:
-        stored = parse_object(text)
+        stored = without_seal(parse_object(text), source, allow_changed=allow_changed)
     except ValueError as error:
-        raise InputError(f"{source}: its metadata is damaged ({error}): {AGAIN}") from error
+        raise (
+            error
+            if isinstance(error, InputError)
+            else InputError(f"{source}: its metadata is damaged ({error}): {AGAIN}")
+        ) from error
     if stored.pop("format", None) != FORMAT:
         raise InputError(f"{source}: was written by another version of trajstitch: update trajstitch")
     for item in fields(Metadata):
@@ -72,6 +81,14 @@ def from_json(text: str, source: str) -> Metadata:
         extra=stored["extra"],
         findings=tuple(_finding(one, source) for one in stored["findings"]),
     )
+
+
+def without_seal(stored: dict[str, Any], source: str, *, allow_changed: bool) -> dict[str, Any]:
+    """Return an object of a file without its checksum; raise if it is another object, unless that is allowed."""
+    try:
+        return unsealed({name: one for name, one in stored.items() if not allow_changed or name != KEY})
+    except ValueError as error:
+        raise changed(source, "metadata") from error
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:

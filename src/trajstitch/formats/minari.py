@@ -21,14 +21,16 @@ from gymnasium import Space
 from trajstitch.data import environments, spaces
 from trajstitch.data.trajectories import Finding, Metadata, Trajectories
 from trajstitch.errors import InputError, did_you_mean
-from trajstitch.formats import arrow_episodes, episodes, hdf5
+from trajstitch.formats import arrow_episodes, episodes, hdf5, seal
 from trajstitch.formats.columns import listed
 from trajstitch.formats.metadata import parse_object
+from trajstitch.formats.seal import opened
 from trajstitch.progress import logger
 from trajstitch.storage import atomic
+from trajstitch.storage.checksums import KEY, sealed
 
 ENDINGS: tuple[str, ...] = ()
-OPTIONS: tuple[str, ...] = ("allow_large",)
+OPTIONS: tuple[str, ...] = ("allow_large", "allow_changed")
 
 OWN_NAMESPACE = "trajstitch/"
 """Where the built-in sets are: no remote has them."""
@@ -36,6 +38,11 @@ OWN_NAMESPACE = "trajstitch/"
 DATA_FILE = "main_data.hdf5"
 METADATA_FILE = "metadata.json"
 NAMESPACE_FILE = "namespace_metadata.json"
+
+WRITTEN = "trajstitch_episodes"
+"""Key of the number of episodes that we wrote, which its checksum is of; Minari may have added others."""
+COUNTS = ("total_episodes", "total_steps", "dataset_size")
+"""Keys that Minari changes where it adds episodes."""
 
 WRITTEN_VERSION = "0.5.3"
 """The oldest Minari that reads what we write: Minari refuses sets of versions newer than itself."""
@@ -47,7 +54,7 @@ OWN_KEYS = {
 """Keys of metadata.json that describe how and what a set stores; all others become the metadata's `extra`."""
 
 
-def load(location: str, *, allow_large: bool = False) -> Trajectories:
+def load(location: str, *, allow_large: bool = False, allow_changed: bool = False) -> Trajectories:
     """Load the set with this Minari id, downloading it if it is not in the local store."""
     _require_id(location)
     folder = stored_at(location)
@@ -55,6 +62,10 @@ def load(location: str, *, allow_large: bool = False) -> Trajectories:
         _download(location)
     source = f"minari:{location}"
     stored = _read_metadata(folder / "data", source)
+    written = stored.get(WRITTEN)
+    if not allow_changed:
+        _require_unchanged(stored, source)
+    stored = {name: one for name, one in stored.items() if name not in (KEY, WRITTEN)}
     found = _spaces(stored, source)
     if stored["total_episodes"] < 1:
         raise InputError(f"{source}: the data set has no episodes")
@@ -111,7 +122,8 @@ def load(location: str, *, allow_large: bool = False) -> Trajectories:
         extra=extra,
         findings=tuple(findings),
     )
-    return Trajectories(**arrays, metadata=metadata)
+    count = written if isinstance(written, int) else None
+    return opened(Trajectories(**arrays, metadata=metadata), count, allow_changed=allow_changed)
 
 
 def save(data: Trajectories, location: str, *, force: bool) -> None:
@@ -126,14 +138,15 @@ def save(data: Trajectories, location: str, *, force: bool) -> None:
     ):
         if spaces.flat_size(space) != size:
             raise InputError(f"minari:{location}: the {name}s have {size} columns, which {space} does not hold")
-    folder = stored_at(location)
+    folder, data = stored_at(location), seal.sealed(data)
     with atomic.replacing(folder, force=force, folder=True) as fresh, _namespaces_of(folder):
         (fresh / "data").mkdir(parents=True)
         with hdf5.writing(fresh / "data" / DATA_FILE) as file:
             episodes.write(file, data, observation_space, action_space, f"saving minari:{location}")
         size = (fresh / "data" / DATA_FILE).stat().st_size
         stored = _metadata(data, location, observation_space, action_space, size)
-        (fresh / "data" / METADATA_FILE).write_text(json.dumps(stored))
+        stored = {**stored, WRITTEN: len(data)}
+        (fresh / "data" / METADATA_FILE).write_text(json.dumps({**stored, KEY: _seal(stored)}))
 
 
 def require_free(location: str, *, force: bool) -> None:
@@ -272,7 +285,8 @@ def _namespaces_of(folder: Path) -> Iterator[None]:
             path = namespace / NAMESPACE_FILE
             if not path.exists():
                 made.append(path)
-                path.write_text("{}")
+                with atomic.replacing(path, force=True) as fresh:
+                    fresh.write_text("{}")
     except BaseException:
         for path in made:
             path.unlink(missing_ok=True)
@@ -294,6 +308,21 @@ def _read_metadata(folder: Path, source: str) -> dict[str, Any]:
         reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
         raise InputError(f"{source}: its {METADATA_FILE} is damaged ({reason}): download or save it again") from error
     return stored
+
+
+def _seal(stored: dict[str, Any]) -> str:
+    """Return the checksum of metadata, without what Minari changes where it adds episodes to a set."""
+    return sealed({name: one for name, one in stored.items() if name not in (KEY, *COUNTS)})[KEY]
+
+
+def _require_unchanged(stored: dict[str, Any], source: str) -> None:
+    """Raise if metadata that we wrote has changed; a set that Minari has added episodes to is not."""
+    marked = [name in stored for name in (KEY, WRITTEN, seal.CONTENT)]
+    count = stored.get(WRITTEN)
+    if any(marked) and not (
+        all(marked) and stored[KEY] == _seal(stored) and isinstance(count, int) and count <= stored["total_episodes"]
+    ):
+        raise seal.changed(source, "metadata")
 
 
 def _spaces(stored: dict[str, Any], source: str) -> tuple[Space, Space] | None:

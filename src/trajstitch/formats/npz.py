@@ -37,11 +37,13 @@ from trajstitch.formats.files import library, reason_of
 from trajstitch.formats.limits import Budget
 from trajstitch.formats.metadata import from_json, is_ours, to_json
 from trajstitch.formats.rows import from_rows, last_rows, read_provenance, with_note_on_unknown
+from trajstitch.formats.seal import changed
 from trajstitch.formats.spellings import SPELLINGS, as_flags, ends, spelling_of
 from trajstitch.storage import atomic
+from trajstitch.storage.checksums import checksum
 
 ENDINGS: tuple[str, ...] = (".npz",)
-OPTIONS: tuple[str, ...] = ("allow_large",)
+OPTIONS: tuple[str, ...] = ("allow_large", "allow_changed")
 require_free, stored_at = files.require_free, files.stored_at
 
 ARRAYS = ("observations", "actions", "rewards", "terminated", "truncated", "offsets")
@@ -49,17 +51,21 @@ BOUNDARIES = ("offsets", "episode_ends", "episode_starts")
 EXACT_IN_FLOAT32 = 1 << 24
 BLOCK = 1 << 20
 """Bytes read at a time."""
+SEAL = b"trajstitch "
+"""Start of the archive's comment in files of ours: the checksum of the members' names and checksums follows."""
 
 
-def load(location: str, *, allow_large: bool = False) -> Trajectories:
+def load(location: str, *, allow_large: bool = False, allow_changed: bool = False) -> Trajectories:
     """Load an NPZ file, ours or anybody's."""
     path, source = Path(location), f"npz:{location}"
     files.require_readable(path)
     with _reading(path, source, allow_large=allow_large) as archive:
+        if archive.archive.comment.startswith(SEAL) and not allow_changed and archive.archive.comment != archive.seal():
+            raise changed(source)
         text = archive.text("metadata")
         if text is None or not is_ours(text):  # in other people's files, `metadata` may be anything
             return _from_foreign(archive, Metadata(name=path.stem, source=source))
-        return _from_ours(archive, from_json(text, source))
+        return _from_ours(archive, from_json(text, source, allow_changed=allow_changed))
 
 
 def save(data: Trajectories, location: str, *, force: bool) -> None:
@@ -71,6 +77,7 @@ def save(data: Trajectories, location: str, *, force: bool) -> None:
         for name, array in {**arrays, "metadata": np.array(to_json(data.metadata))}.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
+        archive.comment = _seal(archive)
 
 
 class _Archive:
@@ -82,6 +89,9 @@ class _Archive:
         for member in archive.infolist():
             if self.members.setdefault(member.filename.removesuffix(".npy"), member) is not member:
                 raise InputError(f"{path}: holds two arrays named {member.filename!r}: keep one of them")
+
+    def seal(self) -> bytes:
+        return _seal(self.archive)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.members)
@@ -131,6 +141,12 @@ class _Archive:
         ):
             shape, _, dtype = _header(file)
         return str(self[name]) if shape == () and dtype.kind == "U" and dtype.itemsize else None
+
+
+def _seal(archive: zipfile.ZipFile) -> bytes:
+    """Return the seal of what is in an archive; each member's content has a checksum, which reading it compares."""
+    members = sorted(f"{one.filename} {one.CRC} {one.file_size}" for one in archive.infolist())
+    return SEAL + checksum(*members).encode()
 
 
 def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:

@@ -33,16 +33,18 @@ from trajstitch.formats import files
 from trajstitch.formats.arrow import Kind, Rows, open_table
 from trajstitch.formats.columns import Columns, describe, listed, resolve
 from trajstitch.formats.limits import Budget
-from trajstitch.formats.metadata import AGAIN, from_json, parse_object, to_json
+from trajstitch.formats.metadata import AGAIN, from_json, parse_object, to_json, without_seal
 from trajstitch.formats.rows import with_note_on_unknown
+from trajstitch.formats.seal import changed, opened, require_unchanged_text, sealed, sealing_text
 from trajstitch.formats.table_rows import episodes_of
 from trajstitch.formats.table_writing import NAMES, WRITTEN, block, blocks, names_to_write
 from trajstitch.storage import atomic
+from trajstitch.storage.checksums import sealed as stamped
 
 PARQUET = (".parquet", ".pq")
 CSV = (".csv", ".csv.gz", ".tsv")
 ENDINGS: tuple[str, ...] = PARQUET + CSV
-OPTIONS: tuple[str, ...] = ("columns", "allow_large", "tolerant")
+OPTIONS: tuple[str, ...] = ("columns", "allow_large", "allow_changed", "tolerant")
 KEEPS_LABELS = True
 """Episodes' names and states' times are columns."""
 stored_at = files.stored_at
@@ -55,10 +57,17 @@ PROVENANCE: dict[str, tuple[str, Kind]] = {
 }
 OURS = b"trajstitch"
 """Key of our own metadata in a Parquet file's metadata."""
+MARK = b"written-by"
+"""A key that files of ours have too: one whose metadata is lost is no file of others."""
 
 
 def load(
-    location: str, columns: Columns | None = None, *, allow_large: bool = False, tolerant: bool = False
+    location: str,
+    columns: Columns | None = None,
+    *,
+    allow_large: bool = False,
+    allow_changed: bool = False,
+    tolerant: bool = False,
 ) -> Trajectories:
     """Load a table; `columns` says what its columns hold.
 
@@ -67,13 +76,20 @@ def load(
     """
     path, source = Path(location), f"table:{location}"
     files.require_readable(path)
+    if path.name.endswith(CSV) and not allow_changed:
+        require_unchanged_text(path, source)
     file = open_table(path, Budget(path, source, allow_large=allow_large))
     columns = columns or Columns()
     ours = file.metadata.get(OURS)
+    if ours is None and file.metadata.get(MARK) == b"trajstitch" and not allow_changed:
+        raise changed(source, "metadata")
+    if ours is not None and columns != Columns() and not allow_changed:
+        load(location, allow_large=allow_large, tolerant=True)  # by its own columns, which its checksum is of
+        allow_changed = True
     if ours is None:
         metadata = Metadata(name=path.name.partition(".")[0], source=source)
     else:
-        metadata, columns = _described(ours, columns, source)
+        metadata, columns = _described(ours, columns, source, allow_changed=allow_changed)
     chosen, guessed = resolve(columns, file.names, source)
     kinds = _kinds(chosen)
     if present := set(PROVENANCE) & set(file.names):
@@ -100,6 +116,7 @@ def load(
         raise InputError(f"{source}: holds no rows, so no episodes")
     metadata = replace(metadata, findings=tuple(findings))
     data = episodes_of(Rows(file, source), chosen, metadata, PROVENANCE, guessed)
+    data = opened(data, allow_changed=allow_changed)
     wrong = [
         finding.detail for finding in data.metadata.findings if finding.check in FOUND and finding.verdict == "bad"
     ]
@@ -114,10 +131,11 @@ def save(data: Trajectories, location: str, *, force: bool, columns: Columns | N
     path = Path(location)
     _require_ending(path)
     names = names_to_write(columns or Columns(), data, f"table:{location}")
-    description = {OURS: json.dumps({"metadata": to_json(data.metadata), "columns": asdict(names)})}
     as_text = path.name.endswith(CSV)
+    known = to_json(data.metadata if as_text else sealed(data).metadata)
+    description = {OURS: json.dumps(stamped({"metadata": known, "columns": asdict(names)})), MARK: b"trajstitch"}
     schema = block(data, names, 0, 0, PROVENANCE, as_text=as_text).schema.with_metadata(description)
-    with atomic.replacing(path, force=force) as fresh:
+    with sealing_text(path) as seal_text, atomic.replacing(path, force=force) as fresh:
         if as_text:
             options = pyarrow.csv.WriteOptions(delimiter="\t" if path.suffix == ".tsv" else ",")
             with (
@@ -126,6 +144,7 @@ def save(data: Trajectories, location: str, *, force: bool, columns: Columns | N
             ):
                 for part in blocks(data, names, f"saving table:{location}", PROVENANCE, as_text=True):
                     writer.write_table(part)
+            seal_text(fresh)
         else:
             repetitive: Any = list(names.episode)
             with pyarrow.parquet.ParquetWriter(fresh, schema, use_dictionary=repetitive) as writer:
@@ -147,10 +166,12 @@ def _require_ending(path: Path) -> None:
 # From rows to episodes
 
 
-def _described(text: bytes, columns: Columns, source: str) -> tuple[Metadata, Columns]:
+def _described(text: bytes, columns: Columns, source: str, *, allow_changed: bool) -> tuple[Metadata, Columns]:
     """Return the metadata and columns stored in a file that we wrote; columns that the user gives take precedence."""
     try:
-        stored = parse_object(text)
+        stored = without_seal(parse_object(text), source, allow_changed=allow_changed)
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"{source}: its metadata is damaged ({error}): {AGAIN}") from error
     written, metadata = stored.get("columns"), stored.get("metadata")
@@ -164,7 +185,7 @@ def _described(text: bytes, columns: Columns, source: str) -> tuple[Metadata, Co
             raise InputError(f"{source}: its metadata is damaged (the columns of {name}): {AGAIN}")
         chosen[name] = tuple(parts) if many else value
     given = {item.name: getattr(columns, item.name) for item in fields(Columns) if getattr(columns, item.name)}
-    return from_json(metadata, source), replace(Columns(), **{**chosen, **given})
+    return from_json(metadata, source, allow_changed=allow_changed), replace(Columns(), **{**chosen, **given})
 
 
 def _as_we_write(names: str | tuple[str, ...], field: str) -> bool:

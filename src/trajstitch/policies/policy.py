@@ -22,7 +22,7 @@ import numpy as np
 from trajstitch.data.normaliser import Normaliser
 from trajstitch.errors import InputError
 from trajstitch.policies import POLICIES, algorithm_class
-from trajstitch.storage.runs import damaged
+from trajstitch.storage.runs import Run, damaged
 from trajstitch.storage.tensors import read_tensors, save_tensors
 
 Tensors = dict[str, np.ndarray]
@@ -255,7 +255,21 @@ def load_policies(path: str | Path) -> list[Policy]:
         seeds = json.loads(facts["seeds"])
         if not seeds or not isinstance(config, dict) or not all(isinstance(seed, int) for seed in seeds):
             raise TypeError("no seeds, or no config")
+        _require_own(path, steps, config)
         return [kind.from_tensors(tensors, seed, steps, config) for seed in seeds]
+
+
+def _require_own(path: Path, steps: int, config: dict[str, Any]) -> None:
+    """Raise ValueError for a checkpoint in a run's folder that another run, or another step of it, has made."""
+    folder = path.absolute().parent.parent
+    if path.parent.name != "checkpoints" or not (folder / "run.json").is_file():
+        return
+    if path.stem != f"{steps:09}":
+        raise ValueError(f"it was made after {steps:,} steps")
+    ours = Run.open(folder).config
+    for name in ("policy", "fingerprint", "seed", "seeds"):
+        if name in ours and name in config and config[name] != ours[name]:
+            raise ValueError(f"it was made by another run, with {name} = {config[name]}, not {ours[name]}")
 
 
 def load_policy(path: str | Path, seed: int | None = None) -> Policy:

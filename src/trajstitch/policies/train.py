@@ -72,7 +72,8 @@ def train(
         compare_with_constant(policies, data, held_out)
         return policies
     facts = source_facts(data)
-    job = {**settings(algorithm), "seeds": seeds, "seed": seed, "fingerprint": facts.pop("fingerprint")}
+    job = {**settings(algorithm), "seeds": seeds, "seed": seed}
+    job |= {name: facts.pop(name) for name in ("fingerprint", "action_bounds")}
     run.keep_job(job, **facts, top=1.0, hold_out=0.0)
     run.write_json("data", json.loads(metadata.to_json(data.metadata)))
     return _train_in(run, data, algorithm, seeds, seed, held_out)
@@ -198,8 +199,12 @@ def _continue(run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, se
     """Train from the state that is kept in the run: the same loop, with its state and checkpoints kept."""
     last = checkpoint(run, algorithm.steps)
     if last.exists():
+        with damaged(last, "remove it, and the same command with `resume=True` makes it again"):
+            policies = load_policies(last)
+            if len(policies) != seeds:
+                raise ValueError(f"it holds {len(policies)} policies, not {seeds}")
         logger.info(f"{run.folder}: already trained to its last step")
-        return load_policies(last)
+        return policies
     numbers, config = range(seed, seed + seeds), settings(algorithm) | run.config
     every, marks = schedule(algorithm.steps)
     kept: TrainingData | None = None
@@ -226,7 +231,9 @@ def _continue(run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, se
         run.log(step=step, **metrics)
         if step in marks:
             assert kept is not None
-            save_policies(deploy(algorithm, state, kept, numbers, config), checkpoint(run, step))
+            policies = deploy(algorithm, state, kept, numbers, config)
+            with run.writing():
+                save_policies(policies, checkpoint(run, step))
         if step in marks or time.monotonic() - saved > SAVE_SECONDS:
             run.write_tree("state", state)
             saved = time.monotonic()
@@ -250,7 +257,8 @@ def _continue(run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, se
             logger.info(f"{run.folder}: stopped at step {int(done.step):,}")
         raise
     if not last.exists():  # it was removed after training had ended
-        save_policies(policies, last)
+        with run.writing():
+            save_policies(policies, last)
     return policies
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from trajstitch import formats
 from trajstitch.benchmark.sources import reload_source
 from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.data.trajectories import Trajectories
@@ -18,7 +17,6 @@ from trajstitch.stitching.config import ColumnChoice
 from trajstitch.stitching.layout import place, read_graph, read_result
 from trajstitch.stitching.result import assemble
 from trajstitch.storage.runs import Run, damaged
-from trajstitch.storage.tensors import read_facts, read_tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,16 +144,14 @@ def _reason(run: Run, seed: int) -> str:
 
 
 def _result(run: Run, where: str, before: Trajectories | None) -> tuple[Trajectories, list[dict[str, Any]]]:
-    if before is not None:
-        return read_result(run, where, before)
-    return formats.load(f"npz:{run.path(f'{where}result.npz')}"), run.read_json(f"{where}passes", list)
+    return read_result(run, where, before)
 
 
 def _jumps(run: Run, where: str, before: Trajectories | None, data: Trajectories, graph: Any) -> JumpTable:
     path = run.path(f"{where}simulator-check.safetensors")
     misses = None
     if path.is_file():
-        misses = read_tensors(path)[0]
+        misses = run.read_tensors(f"{where}simulator-check")
         with damaged(path, "run `trajstitch simulate` again"):
             steps = misses["step"]
             if len(steps) != len(misses["ratio"]) or (len(steps) and not 0 <= steps.min() <= steps.max() < data.steps):
@@ -177,8 +173,9 @@ def _reports(run: Run, where: str) -> list[FitReport]:
     path = run.path(f"{where}models.safetensors")
     if not path.is_file():
         return []
+    _, facts = run.read(f"{where}models")
     with damaged(path):
-        found = [FitReport(**one) for one in json.loads(read_facts(path)["reports"])]
+        found = [FitReport(**one) for one in json.loads(facts["reports"])]
         if not all(isinstance(value, int | float) for one in found for value in one.metrics.values()):
             raise TypeError("a metric is no number")
     return found

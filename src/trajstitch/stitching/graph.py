@@ -242,8 +242,8 @@ class StitchGraph:
         """The edges of node u are those from `offsets[u]` up to `offsets[u + 1]`."""
         return np.searchsorted(self.edges.source, np.arange(len(self) + 1))
 
-    def save(self, path: str | Path) -> None:
-        """Write the graph; a file that is there is replaced."""
+    def save(self, path: str | Path, belongs_to: str = "") -> None:
+        """Write the graph, which may belong to a run; a file that is there is replaced."""
         tensors = {
             **{name: getattr(self, name) for name in _ARRAYS},
             **{f"neighbours/{name}": array for name, array in vars(self.neighbours).items()},
@@ -251,12 +251,11 @@ class StitchGraph:
             **{f"edges/{name}": array for name, array in self.edges.arrays().items()},
         }
         counted = {} if self.candidates is None else {"candidates": str(self.candidates)}
-        save_tensors(tensors, path, {"format": FORMAT, **counted})
+        save_tensors(tensors, path, {"format": FORMAT, **counted}, belongs_to=belongs_to)
 
     @classmethod
-    def load(cls, path: str | Path) -> "StitchGraph":
-        tensors, facts = read_tensors(path)
-
+    def load(cls, path: str | Path, belongs_to: str = "") -> "StitchGraph":
+        tensors, facts = read_tensors(path, belongs_to)
         try:
             if facts.get("format") != FORMAT:
                 raise KeyError("format")

@@ -3,7 +3,7 @@
 `pipeline` says which files these are. A file may be damaged, or copied from another run: what is read is checked.
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,14 +47,20 @@ def keep_job(run: Run, data: Trajectories, config: StitchConfig, seed: int, seed
     """Record which data, config and seeds a run is for; raise if it is for others."""
     facts = source_facts(data)
     tests = {name: f"{type(test).__module__}:{type(test).__qualname__}" for name, test in config.tests.items()}
-    job = {"fingerprint": facts.pop("fingerprint"), "seed": seed, "seeds": seeds}
+    job = {name: facts.pop(name) for name in ("fingerprint", "action_bounds")} | {"seed": seed, "seeds": seeds}
     run.keep_job(job | {"stitching": asdict(config), "jump_tests": tests}, **facts)
+
+
+def keep_graph(run: Run, graph: StitchGraph) -> None:
+    """Write the graph into a run."""
+    with run.writing():
+        graph.save(run.path("graph.safetensors"), run.place("graph"))
 
 
 def read_graph(run: Run, where: str, data: Trajectories) -> StitchGraph:
     """Return the graph kept in a run; raise if it isn't one of this data."""
     path = run.path(f"{where}graph.safetensors")
-    graph = StitchGraph.load(path)
+    graph = StitchGraph.load(path, run.place(f"{where}graph"))
     nodes, edges = len(data.observations), len(graph.edges)
     with damaged(path):
         by_node = (graph.episode, graph.last, graph.terminal, *graph.logged.values())
@@ -76,17 +82,28 @@ def read_graph(run: Run, where: str, data: Trajectories) -> StitchGraph:
     return graph
 
 
-def read_result(run: Run, where: str, data: Trajectories) -> tuple[Trajectories, list[dict[str, Any]]]:
+def keep_result(run: Run, where: str, after: Trajectories, passes: list[dict[str, Any]]) -> None:
+    """Write stitched data into a run, and then what each pass did, with which the stage is done."""
+    with run.writing():
+        formats.save(after, f"npz:{run.path(f'{where}result.npz')}", force=True)
+        run.write_json(f"{where}passes", {"passes": passes, "result": after.fingerprint})
+
+
+def read_result(run: Run, where: str, data: Trajectories | None = None) -> tuple[Trajectories, list[dict[str, Any]]]:
     """Return the stitched data kept in a run, and what each pass did; raise if it isn't made from this data."""
     path = run.path(f"{where}passes.json")
-    stored = run.read_json(f"{where}passes", list)
+    stored = run.read_json(f"{where}passes")
     with damaged(path):
-        passes = [asdict(Summary(**one)) for one in stored]
+        passes, fingerprint = [asdict(Summary(**one)) for one in stored["passes"]], str(stored["result"])
         if not all(isinstance(value, int | float) for one in passes for value in one.values()):
             raise TypeError("what a pass did is no number")
     path = run.path(f"{where}result.npz")
     with damaged(path, f"remove it and {where}passes.json to make them again"):
         found = formats.load(f"npz:{path}")
+        if found.fingerprint != fingerprint:
+            raise ValueError("it is another result than this run's")
+        if data is None:
+            return found, passes
         origin = found.provenance
         fits = (
             origin is not None
@@ -95,7 +112,7 @@ def read_result(run: Run, where: str, data: Trajectories) -> tuple[Trajectories,
         )
         if not fits:
             raise ValueError("it was not made from this data")
-    return found, passes
+    return replace(found, metadata=data.metadata), passes  # as it was before it was kept
 
 
 def _starts_in(origin: Provenance, data: Trajectories) -> bool:

@@ -23,7 +23,6 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key, PRNGKeyArray
 
-from trajstitch import formats
 from trajstitch.data.checks import require_trajectories
 from trajstitch.data.column_roles import ColumnRoles, column_names
 from trajstitch.data.normalise import rescale_for_float32
@@ -40,11 +39,11 @@ from trajstitch.stitching import gate
 from trajstitch.stitching.config import Preset, StitchConfig, preset
 from trajstitch.stitching.graph import EdgeScorer, Models, StitchGraph, build_graph
 from trajstitch.stitching.improve import Progress, StitchingTask, improve_together
-from trajstitch.stitching.layout import keep_job, read_graph, read_result
+from trajstitch.stitching.layout import keep_graph, keep_job, keep_result, read_graph, read_result
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.result import assemble
 from trajstitch.storage.runs import Run, damaged
-from trajstitch.storage.tensors import read_tensors, under
+from trajstitch.storage.tensors import under
 
 T = TypeVar("T")
 
@@ -127,7 +126,7 @@ class StitchJob:
         if self.config.stitchings == 1:
             return self
         seed = self.seed + number
-        run = self.run and Run(self.run.path(f"stitching-{seed}"), self.run.facts)
+        run = self.run and self.run.part(f"stitching-{seed}")
         return replace(self, seed=seed, run=run)
 
 
@@ -293,9 +292,8 @@ class Stages:
         """Return one model, fitted or read; in a run it is kept as soon as it is fitted, until all are."""
         file = f"model-{name}"
         if self.run is not None and self.run.has(file):
-            path = self.run.path(f"{file}.safetensors")
-            _, facts = read_tensors(path)
-            with damaged(path):
+            _, facts = self.run.read(file)
+            with damaged(self.run.path(f"{file}.safetensors")):
                 stored = json.loads(facts["report"])
                 return self.run.read_tree(file, like), None if stored is None else FitReport(**stored)
         model, report = fit_model(self.config, name, self.recorded, key, self.roles)
@@ -310,8 +308,8 @@ class Stages:
 
     def _read_models(self, run: Run) -> tuple[Models, list[FitReport]]:
         models = run.read_tree("models", like=untrained_models(self.config, self.data, self.models_key))
-        _, facts = read_tensors(path := run.path("models.safetensors"))
-        with damaged(path):
+        _, facts = run.read("models")
+        with damaged(run.path("models.safetensors")):
             return models, [FitReport(**report) for report in json.loads(facts["reports"])]
 
     def _write_models(self, run: Run, found: tuple[Models, list[FitReport]]) -> None:
@@ -332,7 +330,7 @@ class Stages:
             "graph",
             lambda: build_graph(self.data, self.scorer(), self.config.neighbours),
             lambda run: read_graph(run, "", self.data),
-            lambda run, graph: graph.save(run.path("graph.safetensors")),
+            lambda run, graph: keep_graph(run, graph),
         )
 
     # The passes
@@ -348,7 +346,7 @@ class Stages:
         if self.run is None or not self.run.has("progress"):
             return [Progress(Paths.of(self.data))] * self.job.seeds
         file = self.run.path("progress.safetensors")
-        tensors, facts = read_tensors(file)
+        tensors, facts = self.run.read("progress")
         with damaged(file):
             summaries = json.loads(facts["summaries"])
             found = [
@@ -388,8 +386,7 @@ class Stages:
             after = replace(one.paths, data=self.job.data).trajectories()  # every column, as it was
             passes = [asdict(summary) for summary in one.summaries]
             if self.run is not None:
-                formats.save(after, f"npz:{self.run.path(f'{where}result.npz')}", force=True)
-                self.run.write_json(f"{where}passes", passes)
+                keep_result(self.run, where, after, passes)
             made.append((after, passes))
         self._memory["results"] = made
 

@@ -2,11 +2,13 @@
 
 import ctypes
 import errno
+import glob
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -22,6 +24,12 @@ NEW = 3600
 """Seconds after which a folder without a lock is not just about to be locked, but left by a killed process."""
 NAME_BYTES = 255
 """The longest name of a file on usual file systems."""
+NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EACCES)
+"""Errors of file systems that can't wait for the disk, some for folders alone."""
+NO_REPLACE, EXCHANGE = 1, 2
+"""Ways to rename in one step that only Linux has."""
+
+_told: ContextVar[Callable[[Path, Path], None] | None] = ContextVar("told", default=None)
 
 
 def require_free(target: Path, *, force: bool, folder: bool = False) -> None:
@@ -40,6 +48,7 @@ def require_free(target: Path, *, force: bool, folder: bool = False) -> None:
 
 def _require_free(target: Path, *, force: bool, folder: bool) -> Path:
     """Raise if `target` can be seen not to be writable; return the folder above it that exists."""
+    _put_back(target)
     try:
         taken, is_folder = target.exists(), target.is_dir()
     except OSError as error:
@@ -56,6 +65,19 @@ def _require_free(target: Path, *, force: bool, folder: bool) -> Path:
     if not os.access(parent, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise InputError(f"{target}: no permission to write into {parent}: choose another place")
     return parent
+
+
+@contextmanager
+def telling(tell: Callable[[Path, Path], None]) -> Iterator[None]:
+    """Call `tell` with each file or folder written within, as it is on the disk, and its target, which it isn't yet.
+
+    So a job can record what it is about to put there: if it is killed in between, it recognises its own work.
+    """
+    before = _told.set(tell)
+    try:
+        yield
+    finally:
+        _told.reset(before)
 
 
 @contextmanager
@@ -81,9 +103,14 @@ def replacing(target: Path, *, force: bool, folder: bool = False) -> Iterator[Pa
             fresh.parent.mkdir()
             yield fresh
             _to_disk(fresh)
+            if (tell := _told.get()) is not None:
+                _told.set(None)  # not for what it writes itself
+                tell(fresh, target)
+                _told.set(tell)
             with publishing:
                 _take_place(fresh, target, workspace, force=force)
-        _to_disk(parent, inside=False)
+        for holder in (parent, *(folder_made.parent for folder_made in made)):
+            _to_disk(holder, inside=False)
         made = []
     except OSError as error:
         raise _as_input_error(error, target) from error
@@ -110,7 +137,9 @@ def _take_place(fresh: Path, target: Path, workspace: Path, *, force: bool) -> N
     if not target.is_dir():
         fresh.replace(target)
         return
-    # A folder can't be replaced in one step. If we are killed in between, `_remove_stale` puts the old one back.
+    if _rename(fresh, target, EXCHANGE):
+        return
+    # This takes two steps. If we are killed in between, `_put_back` puts the old one back.
     replaced = workspace / "replaced" / target.name
     replaced.parent.mkdir()
     target.rename(replaced)
@@ -123,31 +152,40 @@ def _take_place(fresh: Path, target: Path, workspace: Path, *, force: bool) -> N
 
 def _rename_to_nothing(fresh: Path, target: Path) -> None:
     """Rename in one step, or raise FileExistsError if there is something at `target`."""
-    try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError, TypeError):  # neither Linux nor its C library
-        rename = None
-    if rename is not None:
-        here, no_replace = -100, 1
-        if rename(here, os.fsencode(fresh), here, os.fsencode(target), no_replace) == 0:
-            return
-        code = ctypes.get_errno()
-        if code not in (errno.EINVAL, errno.ENOSYS):  # the file system can't
-            raise OSError(code, os.strerror(code), str(target))
+    if _rename(fresh, target, NO_REPLACE):
+        return
     if target.exists():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
     fresh.rename(target)
 
 
+def _rename(fresh: Path, target: Path, how: int) -> bool:
+    """Rename in one step in a way that only Linux has; return whether this system and file system have it."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError, TypeError):  # neither Linux nor its C library
+        return False
+    here = -100
+    if rename(here, os.fsencode(fresh), here, os.fsencode(target), how) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS):
+        return False
+    raise OSError(code, os.strerror(code), str(target))
+
+
 def _to_disk(path: Path, *, inside: bool = True) -> None:
     """Wait until a file, or a folder and what is inside, is on the disk, so that it survives if the power fails."""
     for one in (path, *(path.rglob("*") if inside and path.is_dir() else ())):
-        with suppress(OSError):  # some file systems can't for folders
+        try:
             handle = os.open(one, os.O_RDONLY)
             try:
                 os.fsync(handle)
             finally:
                 os.close(handle)
+        except OSError as error:
+            if error.errno not in NO_SYNC:
+                raise
 
 
 def _remove_stale(parent: Path) -> None:
@@ -166,6 +204,13 @@ def _remove_stale(parent: Path) -> None:
                     replaced.rename(parent / replaced.name)
             shutil.rmtree(left, ignore_errors=True)
             lock.release()
+
+
+def _put_back(target: Path) -> None:
+    """Put a folder back that a killed process had moved away to replace it."""
+    with suppress(OSError):
+        if not target.exists() and any(target.absolute().parent.glob(f"{PREFIX}*/replaced/{glob.escape(target.name)}")):
+            _remove_stale(target.absolute().parent)
 
 
 def _as_input_error(error: OSError, target: Path) -> InputError:

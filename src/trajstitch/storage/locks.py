@@ -14,8 +14,8 @@ from trajstitch.errors import InputError
 if TYPE_CHECKING:
     from filelock import FileLock
 
-_held: "dict[Path, tuple[FileLock, int]]" = {}
-"""The locks of this process by their file, each with the number of objects that hold it."""
+_held: "dict[Path, tuple[FileLock, int, os.stat_result]]" = {}
+"""The locks of this process by their file, each with the number of objects that hold it, and which file it is."""
 
 
 def try_lock(path: Path) -> "FileLock | None":
@@ -53,17 +53,26 @@ def hold(path: Path, holder: Any, what: str) -> None:
             raise InputError(f"{what} is in use{_owner(path)}: wait until it is done, or choose another `run`")
         me = {"process": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         path.write_text(json.dumps(me) + "\n")
-        _held[path] = lock, 0
-    lock, holders = _held[path]
-    _held[path] = lock, holders + 1
+        _held[path] = lock, 0, path.stat()
+    lock, holders, file = _held[path]
+    _held[path] = lock, holders + 1, file
     weakref.finalize(holder, _let_go, path)
+
+
+def lost(path: Path) -> bool:
+    """Return whether this process locked a file that is no longer there, or is another one now."""
+    held = _held.get(path.resolve())
+    try:
+        return held is not None and not os.path.samestat(held[2], path.stat())
+    except OSError:
+        return True
 
 
 def _let_go(path: Path) -> None:
     """Release a lock that nothing holds any more."""
-    lock, holders = _held.pop(path)
+    lock, holders, file = _held.pop(path)
     if holders > 1:
-        _held[path] = lock, holders - 1
+        _held[path] = lock, holders - 1, file
     else:
         lock.release()
 

@@ -7,7 +7,9 @@
     *.safetensors   models, training states and graphs
 
 A job locks its folder, so that no other works in it at the same time. Everything but a new line of the metrics is
-written whole or not at all: if a stage's file exists, the stage is done.
+written whole or not at all: if a stage's file exists, the stage is done. Every file and every line of the metrics has a
+checksum, in which the run and the file's place take part: one that has changed since, or that another run made, is
+refused. No link in the folder may lead out of it.
 """
 
 import importlib.metadata
@@ -26,18 +28,22 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from trajstitch.errors import InputError
+from trajstitch.errors import InputError, JobError
 from trajstitch.storage.atomic import PREFIX, replacing, require_free
-from trajstitch.storage.locks import hold
+from trajstitch.storage.checksums import checksum, sealed, unsealed
+from trajstitch.storage.locks import hold, lost
 from trajstitch.storage.tensors import read_tensors, save_tensors
 
-RUN_FORMAT = 2
+RUN_FORMAT = 3
 """Version of the layout of run folders. Raise it when runs written before can no longer be read."""
 
 LOCK = f"{PREFIX}lock"
 """The file in a run's folder that is locked while a job works in it."""
 
 PACKAGES = ("trajstitch", "jax", "numpy", "gymnasium", "mujoco", "minari")
+
+LIST = "list"
+"""The key of a list in a JSON file, which holds an object."""
 
 REMOVE = "remove it to make it again"
 """What to do about a damaged file of a run."""
@@ -49,9 +55,11 @@ T = TypeVar("T")
 class Run:
     """A job's folder: `start` makes one or resumes it, `open` reads an existing one."""
 
-    def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, facts: dict[str, Any], root: Path | None = None) -> None:
         self.folder = folder
         self.facts = facts
+        self.root = folder if root is None else root
+        """The folder with run.json: this one, or that which it is a part of."""
 
     @classmethod
     def start(
@@ -81,6 +89,7 @@ class Run:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{folder}: can't be made ({error.strerror or error}): choose another `run`") from error
+        _require_no_way_out(folder)
         run = cls(folder, {})
         hold(folder / LOCK, run, str(folder))
         if again:
@@ -88,6 +97,7 @@ class Run:
         if not _is_new(folder):  # looked at again: only now nobody else can change it
             _require_resume(folder, resume)
             run.facts = cls.open(folder, kind).facts
+            _tell_versions(run.facts, folder)
             before = run.facts["config"]
             if (other := _difference({**before, **{name: config.get(name) for name in free}}, config)) is not None:
                 raise InputError(
@@ -100,14 +110,15 @@ class Run:
         facts = {
             "format": RUN_FORMAT,
             "kind": kind,
+            "id": _id(kind, {name: value for name, value in config.items() if name not in free}),
             "config": config,
             "versions": versions(),
             "machine": machine(),
             "command": command or command_line(),
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
+        write_json(run.path("run.json"), sealed(facts))
         run.facts = facts
-        run.write_json("run", facts)
         return run
 
     @classmethod
@@ -115,6 +126,7 @@ class Run:
         """Open an existing run; raise if it isn't of this `kind` (if given) or was made by an incompatible version."""
         if not (folder / "run.json").is_file():
             raise InputError(f"{folder}: not the folder of a run (it holds no run.json)")
+        _require_no_way_out(folder)
         run = cls(folder, {})
         run.facts = run.read_json("run", advice="start a new run")
         _require_format(run.facts, folder)
@@ -144,6 +156,8 @@ class Run:
         if before is None:
             others = {name: value for name, value in others.items() if name not in self.facts["config"]}
             self.facts = {**self.facts, "job": {**job, **others}}
+            if not self.facts["config"]:  # only now it is known what the run is for
+                self.facts["id"] = _id(str(self.facts.get("kind")), job)
             self.write_json("run", self.facts)
         elif (other := _difference({name: before.get(name) for name in job}, job)) is not None:
             raise InputError(f"{self.folder} holds another job, with {other}: choose another `run`")
@@ -151,55 +165,92 @@ class Run:
     def path(self, name: str) -> Path:
         return self.folder / name
 
+    def part(self, name: str) -> "Run":
+        """Return a folder in this one as a run of the same job, whose files are this run's too."""
+        return Run(self.path(name), {**self.facts, "id": self.place(name)}, self.root)
+
+    def place(self, name: str) -> str:
+        """Return what the file of this name belongs to: this run, and the place in it."""
+        return "" if name == "run" else f"{self.facts.get('id', '')}/{name}"
+
+    def require_there(self) -> None:
+        """Raise if the folder was removed, or replaced by another, while the job works in it."""
+        if lost(self.root / LOCK) or not (self.root / "run.json").is_file():
+            raise JobError(f"{self.root} was removed while the job was working in it: start it again")
+
     def require_writable(self) -> None:
         """Raise if nothing can be written into the folder, so that a user learns it before the work."""
         require_free(self.path("run.json"), force=True)
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write files of the run within: raise if its folder is gone, before or after."""
+        self.require_there()
+        try:
+            yield
+        finally:
+            self.require_there()
+
     def log(self, **metrics: Any) -> None:
         """Append a line to the metrics."""
-        with self.path("metrics.jsonl").open("a") as file:
-            file.write(json.dumps(metrics) + "\n")
+        with self.writing(), self.path("metrics.jsonl").open("a") as file:
+            file.write(self._line(metrics))
+
+    def _line(self, metrics: dict[str, Any]) -> str:
+        return json.dumps(sealed(metrics, self.place("metrics"))) + "\n"
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the metrics so far, without lines that are damaged, such as one left half-written by a killed job."""
         if not self.path("metrics.jsonl").exists():
             return []
-        found = []
-        for line in self.path("metrics.jsonl").read_text(errors="replace").split("\n")[:-1]:
+        found, lines = [], self.path("metrics.jsonl").read_text(errors="replace").split("\n")[:-1]
+        for line in lines:
             with suppress(ValueError, RecursionError):
                 value = json.loads(line)
                 if isinstance(value, dict):
-                    found.append(value)
+                    found.append(unsealed(value, self.place("metrics")))
+        if len(found) < len(lines):
+            _warn(f"{self.path('metrics.jsonl')}: {len(lines) - len(found):,} damaged lines are left out")
         return found
 
     def drop_metrics_after(self, step: int) -> None:
         """Drop the metrics of steps that will be taken again, and those of no step."""
         steps = ((line.get("step"), line) for line in self.metrics())
         kept = [line for at, line in steps if isinstance(at, int) and at <= step]
-        with replacing(self.path("metrics.jsonl"), force=True) as fresh:
-            fresh.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        with self.writing(), replacing(self.path("metrics.jsonl"), force=True) as fresh:
+            fresh.write_text("".join(map(self._line, kept)))
 
     def has(self, name: str) -> bool:
         """Return whether a stage's JSON or tensors exist."""
         return any(self.path(f"{name}.{ending}").exists() for ending in ("json", "safetensors"))
 
     def write_json(self, name: str, value: Any) -> None:
-        write_json(self.path(f"{name}.json"), value)
+        with self.writing():
+            stored = value if isinstance(value, dict) else {LIST: value}
+            write_json(self.path(f"{name}.json"), sealed(stored, self.place(name)))
 
     def read_json(self, name: str, kind: type[T] = dict, advice: str = REMOVE) -> T:
         """Return a file's value, of this kind; `advice` says what to do if it is damaged."""
         path = self.path(f"{name}.json")
         with damaged(path, advice):
             value = json.loads(path.read_text())
+            if isinstance(value, dict):
+                value = unsealed(value, self.place(name))
+                value = value if kind is dict else value.get(LIST)
             if not isinstance(value, kind):
                 raise TypeError(f"holds no {'object' if kind is dict else kind.__name__}")
-        return value
+        return value  # pyright: ignore[reportReturnType]
 
     def write_tensors(self, name: str, tensors: dict[str, np.ndarray], **facts: str) -> None:
-        save_tensors(tensors, self.path(f"{name}.safetensors"), facts)
+        with self.writing():
+            save_tensors(tensors, self.path(f"{name}.safetensors"), facts, belongs_to=self.place(name))
 
     def read_tensors(self, name: str) -> dict[str, np.ndarray]:
-        return read_tensors(self.path(f"{name}.safetensors"))[0]
+        return self.read(name)[0]
+
+    def read(self, name: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+        """Return the tensors saved as `name`, and the facts about them."""
+        return read_tensors(self.path(f"{name}.safetensors"), self.place(name))
 
     def write_tree(self, name: str, tree: Any, **facts: str) -> None:
         """Save the arrays of a pytree (a model, a training state), each named by its path in the tree."""
@@ -208,6 +259,41 @@ class Run:
     def read_tree(self, name: str, like: Any) -> Any:
         """Return the pytree saved as `name`; `like` has its structure and shapes."""
         return tree_from(self.read_tensors(name), like, str(self.path(f"{name}.safetensors")))
+
+
+def _id(kind: str, job: dict[str, Any]) -> str:
+    """Return what the files of a run are recognised by: the same job has the same."""
+    return checksum(kind, json.dumps(job, sort_keys=True))
+
+
+def _tell_versions(facts: dict[str, Any], folder: Path) -> None:
+    """Warn if a run is continued by other versions than it was started with."""
+    before, now = facts.get("versions"), versions()
+    if not isinstance(before, dict):
+        return
+    other = [f"{name} {before.get(name)}, now {now.get(name)}" for name in now if before.get(name) != now.get(name)]
+    if other:
+        _warn(f"{folder}: was started with {'; '.join(other)}: results may differ from those of either alone")
+
+
+def _warn(message: str) -> None:
+    from trajstitch.progress import logger  # shows progress bars, which a deployed policy doesn't have
+
+    logger.warning(message)
+
+
+def _require_no_way_out(folder: Path) -> None:
+    """Raise if a link in the folder leads out of it, or if there is anything but files and folders."""
+    home = folder.resolve()
+    for inner, folders, files in os.walk(folder):
+        for path in (Path(inner) / name for name in (*folders, *files)):
+            if path.is_symlink() and not path.resolve().is_relative_to(home):
+                raise InputError(
+                    f"{path}: is a link out of the run's folder, which is never followed: put what it leads to in its "
+                    "place"
+                )
+            if not path.is_symlink() and path.exists() and not (path.is_file() or path.is_dir()):
+                raise InputError(f"{path}: is neither a file nor a folder: remove it")
 
 
 def _is_new(folder: Path) -> bool:

@@ -1,5 +1,6 @@
-"""Safetensors files: written whole or not at all, read with an error that names the file."""
+"""Safetensors files: written whole or not at all, with a checksum, and read with an error that names the file."""
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,23 +11,43 @@ from safetensors.numpy import save_file
 
 from trajstitch.errors import InputError
 from trajstitch.storage.atomic import replacing
+from trajstitch.storage.checksums import CHANGED, KEY, checksum
+
+AGAIN = "copy it again, or remove it to make it again"
+"""What to do about a file that has changed."""
+PLACE = "belongs_to"
+"""The key of a file's metadata with the run and the place in it that it was written for."""
 
 
 def save_tensors(
-    tensors: dict[str, np.ndarray], path: str | Path, facts: dict[str, str] | None = None, *, force: bool = True
+    tensors: dict[str, np.ndarray],
+    path: str | Path,
+    facts: dict[str, str] | None = None,
+    *,
+    force: bool = True,
+    belongs_to: str = "",
 ) -> None:
-    """Write arrays by name, with `facts` as the file's metadata. An existing file is replaced in one step."""
+    """Write arrays by name, with `facts` as the file's metadata. An existing file is replaced in one step.
+
+    `belongs_to` is the place in a run that the file is for, if it is for one alone.
+    """
+    tensors = {name: np.asarray(array, order="C") for name, array in tensors.items()}
+    facts = {**(facts or {}), **({PLACE: belongs_to} if belongs_to else {})}
+    facts |= {KEY: _checksum(tensors, facts)}
     with replacing(Path(path), force=force) as fresh:
         try:
-            save_file({name: np.asarray(array, order="C") for name, array in tensors.items()}, fresh, facts)
+            save_file(tensors, fresh, facts)
         except SafetensorError as error:  # of a full disk too, with the system's number in its text
             number = re.search(r"(?:code:|os error) (\d+)", str(error))
             raise OSError(int(number[1]) if number else 0, str(error)) from error
         fresh.chmod(0o644)  # safetensors makes files that only their owner can read
 
 
-def read_tensors(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Return a file's arrays by name, and its metadata."""
+def read_tensors(path: str | Path, belongs_to: str = "") -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Return a file's arrays by name, and its metadata.
+
+    Raise if either has changed since they were written, or if they were written for another place than `belongs_to`.
+    """
     try:
         with safe_open(path, framework="numpy") as file:
             names, facts = sorted(file.keys()), file.metadata() or {}
@@ -35,17 +56,19 @@ def read_tensors(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, str
             with safe_open(path, framework="numpy") as file:
                 tensors[name] = file.get_tensor(name)
     except Exception as error:  # the library's own, of many types
-        raise InputError(f"{path}: can't be read ({error})") from error
+        raise InputError(f"{path}: can't be read ({error}): {AGAIN}") from error
+    written = facts.pop(KEY, None)
+    if written is not None and written != _checksum(tensors, facts):
+        raise InputError(f"{path}: {CHANGED}: {AGAIN}")
+    place = facts.pop(PLACE, belongs_to)
+    if belongs_to and place != belongs_to:
+        raise InputError(f"{path}: belongs to another run, or to another place in this one: remove it to make it again")
     return tensors, facts
 
 
-def read_facts(path: str | Path) -> dict[str, str]:
-    """Return a file's metadata alone."""
-    try:
-        with safe_open(path, framework="numpy") as file:
-            return file.metadata() or {}
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{path}: can't be read ({error})") from error
+def _checksum(tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> str:
+    named = (part for name in sorted(tensors) for part in (name, tensors[name]))
+    return checksum(json.dumps(facts, sort_keys=True), *named)
 
 
 def under(tensors: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

@@ -10,6 +10,7 @@ from typing import Any
 from trajstitch.benchmark import sources
 from trajstitch.data import environments
 from trajstitch.data.checks import check, require_trajectories
+from trajstitch.data.source_facts import action_bounds
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
 from trajstitch.evaluation.evaluate import environment_sizes
@@ -18,6 +19,7 @@ from trajstitch.learning.bounds import Bounds, check_bounds, check_seeds
 from trajstitch.policies.policy import Policy, load_policy
 from trajstitch.progress import logger
 from trajstitch.stitching.config import Preset, StitchConfig, preset
+from trajstitch.storage.checksums import checksum_of_files
 from trajstitch.storage.runs import Run, damaged
 from trajstitch.workflow.budget import parse_budget
 from trajstitch.workflow.choice import Row
@@ -80,10 +82,19 @@ class Learned:
             place, columns = str(stored["data"]), stored["columns"]
             text = {name: str(stored[name]) for name in ("unit", "chosen", "why")}
             seconds = float(stored["seconds"])
+            fingerprint, policy = str(stored["fingerprint"]), str(stored["policy"])
         if place == "stitched.npz":
             place = f"npz:{run.path(place)}"
         data = sources.load(place, columns=sources.columns_from(columns))
-        return cls(load_policy(run.path("policy.safetensors")), data, rows, **text, folder=run.folder, seconds=seconds)
+        if data.fingerprint != fingerprint:
+            raise InputError(f"{place}: is other data than {run.folder} was made from or has made: start a new run")
+        file = run.path("policy.safetensors")
+        if not file.is_file() or checksum_of_files(file) != policy:
+            raise InputError(
+                f"{file}: is another policy than this run has chosen: remove {run.path('result.json')} and "
+                "continue with `resume=True` to make it again"
+            )
+        return cls(load_policy(file), data, rows, **text, folder=run.folder, seconds=seconds)
 
 
 def learn(
@@ -170,7 +181,7 @@ def _learn(
             "what was logged"
         )
     run = Run.start(folder, "learn", job, resume=resume)
-    run.keep_job({"fingerprint": data.fingerprint})
+    run.keep_job({"fingerprint": data.fingerprint, "action_bounds": action_bounds(data)})
     _tell(data)
     Job(run, data, job.get("source"), sources.columns_from(job.get("columns")), play, settings).work()
     return Learned.read(run)

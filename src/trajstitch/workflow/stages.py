@@ -45,7 +45,8 @@ from trajstitch.report.page import write_page
 from trajstitch.stitching.config import StitchConfig
 from trajstitch.stitching.pipeline import StitchJob, stitch_together
 from trajstitch.stitching.result import assemble
-from trajstitch.storage.runs import Run, damaged
+from trajstitch.storage.checksums import checksum_of_files
+from trajstitch.storage.runs import REMOVE, Run, damaged
 from trajstitch.workflow.budget import PolicyPlan, StitchPlan, Timings, due, in_words, plan_policies, plan_stitching
 from trajstitch.workflow.choice import Choice, Row, choose_by_estimates, choose_by_rollouts
 from trajstitch.workflow.methods import METHODS, Source
@@ -108,7 +109,9 @@ class Job:
         with self._stage("page"):
             self._page(folders)
         policy = load_policies(folders[choice.name])[choice.seed]
-        save_policies([policy], self.run.path("policy.safetensors"))
+        chosen = self.run.path("policy.safetensors")
+        with self.run.writing():
+            save_policies([policy], chosen)
         stitched = "stitched" in known
         result = {
             "table": [replace(row, chosen=row.name == choice.name).to_json() for row in rows],
@@ -117,6 +120,8 @@ class Job:
             "why": choice.sentence,
             "data": "stitched.npz" if stitched else logged.facts["source"],
             "columns": None if stitched else logged.facts["columns"],
+            "fingerprint": (known["stitched"] if stitched else logged).data.fingerprint,
+            "policy": checksum_of_files(chosen),
             "seconds": self._spent(),
         }
         self.run.write_json("result", result)
@@ -148,9 +153,13 @@ class Job:
         return self._kept("logged", data)
 
     def _kept(self, name: str, data: Trajectories) -> Known:
-        uri = f"npz:{self.run.path(f'{name}.npz').resolve()}"
+        path = self.run.path(f"{name}.npz").resolve()
+        uri = f"npz:{path}"
         if not formats.exists(uri):
-            formats.save(data, uri)
+            with self.run.writing():
+                formats.save(data, uri)
+        elif formats.load(uri, allow_nonfinite=True).fingerprint != data.fingerprint:
+            raise InputError(f"{path}: is other data than this run has made: {REMOVE}")
         return Known(data, source_facts(data, uri))
 
     # Planning

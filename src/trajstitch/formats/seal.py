@@ -1,0 +1,124 @@
+"""Seals: what is loaded from a file of ours is what was saved, bit for bit, or loading says that it isn't.
+
+The checksum of the arrays goes into the metadata, which has one of its own. Text files, which have no metadata, have it
+beside them, as `sha256sum` writes and checks it. Files of others have no seal, and are loaded as they are.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+
+from trajstitch.data.trajectories import Provenance, Trajectories
+from trajstitch.errors import InputError
+from trajstitch.storage import atomic
+from trajstitch.storage.checksums import checksum
+
+CONTENT = "trajstitch_content"
+"""Key in `Metadata.extra` of the arrays' checksum, while they are in a file."""
+ARRAYS = ("observations", "actions", "rewards", "terminated", "truncated", "offsets")
+
+
+def sealed(data: Trajectories) -> Trajectories:
+    """Return data with the checksum of its arrays in its metadata, to be saved."""
+    extra = {**data.metadata.extra, CONTENT: _content(data)}
+    return replace(data, metadata=replace(data.metadata, extra=extra))
+
+
+def opened(data: Trajectories, episodes: int | None = None, *, allow_changed: bool) -> Trajectories:
+    """Return data that was saved with a checksum without it; raise if the arrays are others, unless that is allowed.
+
+    The checksum is of the first `episodes`, if not given of all.
+    """
+    if CONTENT not in data.metadata.extra:
+        return data
+    extra = dict(data.metadata.extra)
+    written = data if episodes in (None, len(data)) else data[np.arange(len(data))[:episodes]]
+    if extra.pop(CONTENT) != _content(written) and not allow_changed:
+        raise changed(data.metadata.source)
+    return replace(data, metadata=replace(data.metadata, extra=extra))
+
+
+def changed(source: str, what: str = "content") -> InputError:
+    """Return the error for a file that is no longer what we wrote."""
+    return InputError(
+        f"{source}: its {what} has changed since trajstitch wrote it, as on a failing disk: copy it again, or convert "
+        "the original data again; if you changed it yourself, load it with `allow_changed=True`"
+    )
+
+
+def _content(data: Trajectories) -> str:
+    """Return the checksum of the arrays and the provenance."""
+    observations = data.observations
+    if len(data.unknown_rows):  # NaN has many bit patterns
+        observations = observations.copy()
+        observations[data.unknown_rows] = np.nan
+    arrays = [observations, *(getattr(data, name) for name in ARRAYS[1:-1]), data.offsets.astype(np.int64)]
+    if data.provenance is not None:
+        arrays += [getattr(data.provenance, item.name) for item in fields(Provenance)]
+    return checksum(*arrays)
+
+
+@contextmanager
+def sealing_text(path: Path) -> Iterator[Callable[[Path], None]]:
+    """Yield what to call with a new text file that is about to take its place within.
+
+    Its checksum is then beside the place, with that of the old file until the new one is there.
+    """
+    before: list[str] | None = None
+
+    def begin(fresh: Path) -> None:
+        nonlocal before
+        before = _written(path) if path.exists() else []
+        _write(path, [_sha256(fresh), *before])
+
+    try:
+        yield begin
+    except BaseException:
+        if before is not None:
+            _write(path, before)
+        raise
+    if before is not None:
+        _write(path, _written(path)[:1])
+
+
+def require_unchanged_text(path: Path, source: str) -> None:
+    """Raise if a text file has another checksum than the file beside it says."""
+    known = _written(path)
+    if known and _sha256(path) not in known:
+        raise InputError(
+            f"{source}: its content has changed since its checksum was written: copy or convert it again; if you "
+            f"changed it yourself, remove {beside(path)}, or load it with `allow_changed=True`"
+        )
+
+
+def beside(path: Path) -> Path:
+    """Return where the checksum of a text file is."""
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _written(path: Path) -> list[str]:
+    """Return the checksums that are beside a file, for its name."""
+    try:
+        lines = beside(path).read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    found = [re.fullmatch(r"([0-9a-fA-F]{64}) [ *](.+)", line) for line in lines[:9]]
+    return [one[1].lower() for one in found if one and one[2] == path.name]
+
+
+def _write(path: Path, checksums: list[str]) -> None:
+    if not checksums:
+        beside(path).unlink(missing_ok=True)
+        return
+    with atomic.replacing(beside(path), force=True) as fresh:
+        fresh.write_text("".join(f"{one}  {path.name}\n" for one in checksums))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,109 @@
+"""Small jobs of every verb that writes, for kills: what is prepared, and the command that is killed and repeated."""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import trajstitch
+from point import collect
+from test_damaged_runs import swings
+from test_stitching import SMALL
+from trajstitch import IQL, cli
+from trajstitch.stitching import config
+from trajstitch.storage.runs import Run
+
+Command = Callable[[], int]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job in the current folder, in which the inputs are."""
+
+    command: Command
+    before: Command | None = None
+    """What is done before it, undisturbed."""
+
+
+def write_inputs(folder: Path) -> int:
+    """Write what jobs read."""
+    folder.mkdir()
+    os.chdir(folder)
+    log = collect(episodes=30, length=20)
+    trajstitch.save(log, "npz:log.npz")
+    trajstitch.save(log[np.arange(10)], "npz:other.npz")
+    trajstitch.save(swings(), "npz:swings.npz")
+    return 0
+
+
+def enter(folder: Path, command: Command) -> int:
+    """Do a job in a folder."""
+    os.chdir(folder)
+    os.environ["MINARI_DATASETS_PATH"] = str(folder / "minari")
+    config.PRESETS["quick"] = SMALL
+    sys.argv = ["trajstitch", "job"]
+    return command()
+
+
+def verb(*words: str) -> Command:
+    return lambda: cli.run(words)
+
+
+def convert(target: str, *flags: str) -> Command:
+    return verb("convert", "npz:log.npz", target, *flags)
+
+
+def instead(target: str) -> Job:
+    """Replace a data set by another."""
+    return Job(convert(target, "--force"), before=verb("convert", "npz:other.npz", target))
+
+
+def stitch(target: str, *flags: str) -> Command:
+    small = ("--preset", "quick", "--run", "run", "--resume")
+    return verb("stitch", "npz:log.npz", target, *small, *flags)
+
+
+def train(policy: str, steps: int = 20, *flags: str) -> Command:
+    small = ("--steps", str(steps), "--seeds", "2", "--hidden", "8", "--run", "clone", "--resume")
+    return verb("train", policy, "npz:swings.npz", *small, *flags)
+
+
+def learn() -> int:
+    settings = {"config": SMALL, "steps": 20, "seeds": 2, "episodes": 1}
+    trajstitch.learn("npz:log.npz", "1m", run="learned", resume=True, **settings)
+    return 0
+
+
+def fit() -> int:
+    """Train by the library, in a run that is made by hand."""
+    run = Run.start(Path("fitted"), "train", {}, resume=True)
+    trajstitch.train(trajstitch.load("npz:swings.npz"), IQL(steps=20, hidden=(8,)), 1, run=run)
+    return 0
+
+
+TRAINED = train("bc")
+
+JOBS = {
+    "convert to NPZ": Job(convert("npz:new/made.npz")),
+    "convert to D4RL": Job(convert("d4rl:made.hdf5")),
+    "convert to Parquet": Job(convert("table:made.parquet")),
+    "convert to CSV": Job(convert("table:made.csv")),
+    "convert to Minari": Job(convert("minari:my/point/log-v0")),
+    "replace NPZ": instead("npz:made.npz"),
+    "replace CSV": instead("table:made.csv"),
+    "replace Minari": instead("minari:my/point/log-v0"),
+    "train BC": Job(TRAINED),
+    "train IQL": Job(train("iql")),
+    "train more steps": Job(train("bc", 40), before=TRAINED),
+    "train in Python": Job(fit),
+    "stitch": Job(stitch("npz:better.npz")),
+    "stitch into Minari": Job(stitch("minari:my/better-v0")),
+    "stitch into CSV twice": Job(stitch("table:better.csv", "--stitchings", "2")),
+    "evaluate": Job(verb("evaluate", "clone", "--episodes", "1", "--processes", "1"), before=TRAINED),
+    "report": Job(verb("report", "clone"), before=TRAINED),
+    "learn": Job(learn),
+}
+"""Each job ends in the same files each time."""
