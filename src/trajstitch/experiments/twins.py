@@ -5,7 +5,6 @@ python -m trajstitch.experiments.twins choose runs/expert-hopper-seed-0
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,7 +33,10 @@ from trajstitch.storage.markdown import markdown_table
 from trajstitch.storage.runs import write_json
 
 BINS = 40
-"""Of the histograms."""
+"""Of the histograms, which reach from the least to a tenth above the best return of the task's sets in D4RL; returns
+beyond are counted in the outermost."""
+SETS = sets.NAMES[:12]
+"""The sets that D4RL has too, in the page's order."""
 COMPARED = ("medium", "medium-replay", "expert")
 """The kinds of sets by which the seed of a run is chosen."""
 LEARNERS = {"bc": "BC", "top-bc": "10 % BC", "td3-bc": "TD3+BC", "iql": "IQL"}
@@ -81,7 +83,7 @@ def measure(asked: Measure) -> None:
     call, results = this_call(), asked.to.with_suffix(".json")
     known = json.loads(results.read_text()) if results.exists() else {}
     own = {load_ladder(path).task: path for path in asked.ladders}
-    for name in D4RL:
+    for name in SETS:
         which = sets.built_in(name)
         path = own.get(which.task, shipped(which.task, which.algorithm))
         ladder = load_ladder(path)
@@ -90,7 +92,7 @@ def measure(asked: Measure) -> None:
             logger.info(f"{name}: measured already")
             continue
         data = collect(Collect(name, asked.transitions, ladder=path))
-        known[name] = described(data) | {"asked": facts, "call": call, "measured": now()}
+        known[name] = described(name, data) | {"asked": facts, "call": call, "measured": now()}
         write_json(results, known)
     pages.write(asked.to, page(known, asked))
     draw(known, asked.to.with_suffix(".svg"))
@@ -108,9 +110,11 @@ def about(ladder: Ladder) -> dict[str, Any]:
     }
 
 
-def described(data: Trajectories) -> dict[str, Any]:
+def described(name: str, data: Trajectories) -> dict[str, Any]:
     """Return the facts of a set and the histogram of its returns, as JSON values."""
-    counts, edges = np.histogram(data.returns, BINS)
+    of_task = [facts for other, facts in D4RL.items() if other.split("/")[0] == name.split("/")[0]]
+    low, high = min(one.worst for one in of_task), 1.1 * max(one.best for one in of_task)
+    counts, edges = np.histogram(np.clip(data.returns, low, high), BINS, (low, high))
     facts = asdict(SetFacts.of(data.returns, data.steps))
     return {"facts": rounded(facts), "counts": counts.tolist(), "edges": rounded(edges.tolist())}
 
@@ -153,7 +157,7 @@ def page(known: dict[str, Any], asked: Measure) -> str:
     return pages.render(
         "sets.md.j2",
         sets=set_table(known),
-        outside=[line for name in D4RL for line in outside(name, known[name])],
+        outside=[line for name in SETS for line in outside(name, known[name])],
         reduced=sorted({one["asked"]["transitions"] for one in known.values() if one["asked"]["transitions"]}),
         algorithms=sorted({one["asked"]["ladder"]["algorithm"] for one in known.values()}),
         ladders=ladder_table(known),
@@ -169,13 +173,15 @@ def page(known: dict[str, Any], asked: Measure) -> str:
 
 def set_table(known: dict[str, Any]) -> str:
     rows = []
-    for name, original in D4RL.items():
-        ours = SetFacts(**known[name]["facts"])
-        off = misses(scaled(ours, original), original)
+    for name in SETS:
+        original, ours = D4RL[name], SetFacts(**known[name]["facts"])
+        whole = scaled(ours, original)
+        off = misses(whole, original)
+        of_size = f"{off['transitions']:+.0%}" if whole == ours else NONE
         for whose, one in (("D4RL's", original), ("ours", ours)):
             numbers = (one.trajectories, one.transitions, one.mean, one.sd, one.worst, one.best)
             rows.append([name, whose, *(f"{number:,.0f}" for number in numbers)])
-        rows.append(["", "off by", f"{off['trajectories']:+.0%}", f"{off['transitions']:+.0%}"])
+        rows.append(["", "off by", f"{off['trajectories']:+.0%}", of_size])
         rows[-1] += [f"{off['mean']:+.0%}", f"{off['sd']:+.0%}", "", f"{off['best']:+.0%}"]
     return markdown_table(["set", "", "trajectories", "transitions", "mean return", "sd", "min", "max"], rows)
 
@@ -227,8 +233,7 @@ def learner_table(results: Path) -> str | None:
 
 def draw(known: dict[str, Any], path: Path) -> None:
     """Draw the histogram of each set's returns, with the mean, standard deviation, least and best of D4RL's."""
-    names: Sequence[str] = list(D4RL)
-    tasks = tasks_of(tuple(names))
+    tasks = tasks_of(SETS)
     with svg(path, len(tasks), (11, 5), png=True) as (_, panels):
         for axes, (task, some) in zip(panels, tasks.items(), strict=True):
             for row, (name, colour) in enumerate(zip(some, COLOURS, strict=False)):
