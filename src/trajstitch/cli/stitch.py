@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -20,6 +20,8 @@ from trajstitch.data.source_facts import as_recorded
 from trajstitch.data.stitch_record import StitchRecord, describe_stitching
 from trajstitch.data.summary import BINS
 from trajstitch.data.trajectories import Trajectories
+from trajstitch.engines.ray_cluster import RayCluster, RaySettings
+from trajstitch.engines.workers import LOCAL
 from trajstitch.errors import InputError, as_flags
 from trajstitch.learning.bounds import SEED, Bounds
 from trajstitch.progress import logger
@@ -66,6 +68,10 @@ class Command(ColumnFlags):
     """Continue the run in that folder after its last finished stage; DST may be another one."""
     force: bool = False
     """Overwrite the target if it exists, and without --resume the run too."""
+    engine: Literal["local", "ray"] = "local"
+    """Where the graph is built: in this process, or in blocks on the workers of a Ray cluster (docs/cluster.md)."""
+    ray: RaySettings = field(default_factory=RaySettings)
+    """What tasks on the cluster are given."""
     json: bool = False
     """Print JSON instead of text."""
     config: Annotated[AvoidSubcommands[StitchConfig], arg(name="")] = field(default_factory=StitchConfig)
@@ -117,6 +123,7 @@ class Command(ColumnFlags):
                     raise InputError(
                         f"`{name}` goes with greedy passes, as in `preset=paper`; {self.preset!r} plans instead"
                     )
+        workers = RayCluster(self.ray) if self.engine == "ray" else LOCAL
         reading = self.reading(self.source)
         data = self.load(self.source)
         config = self.config.for_data(data.metadata)
@@ -125,7 +132,7 @@ class Command(ColumnFlags):
         facts["stitching"] = asdict(config)
         run = Run.start(self.folder, "stitch", facts, resume=self.resume, force=self.force, free=("source", "target"))
         try:
-            done = stitch_together([StitchJob(data, config, self.seed, self.seeds, run)])[0]
+            done = stitch_together([StitchJob(data, config, self.seed, self.seeds, run, workers=workers)])[0]
         except (KeyboardInterrupt, SystemExit):
             logger.warning(f"{run.folder}: stopped; the same command with --resume continues after what is finished")
             raise
