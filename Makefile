@@ -1,6 +1,6 @@
 # Every target sets up what it needs, once. `make demo` and `make test` are all a fresh machine has to know.
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak test-gpu test-browser lint format bits bench interop peers clean
+.PHONY: help demo test soak test-gpu test-browser test-ray lint format bits bench interop peers clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -19,6 +19,7 @@ help:
 	@echo "make bits     whether anything that small jobs write differs from revision REV (the last commit)"
 	@echo "make test-gpu the tests that need an NVIDIA GPU (installs JAX for CUDA into .venv)"
 	@echo "make test-browser  the tests of the page in a real browser (Debian: apt-get install chromium chromium-driver)"
+	@echo "make test-ray the tests on a Ray cluster of two workers (installs Ray into .venv)"
 	@echo "make bench    the benchmarks, with tables on the screen and JSON in benchmarks/results/; worlds.py takes hours, and resumes"
 	@echo "make interop  other libraries read what we write (an environment of its own)"
 	@echo "make peers    d3rlpy's policies beside ours, on the same data (an environment of its own; 15 minutes on 2 cores)"
@@ -54,6 +55,10 @@ test-gpu: $(READY)
 test-browser: $(READY)
 	$(call install,.venv,-e '.[dev$(comma)browser]')
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -m browser
+
+test-ray: $(READY)
+	$(call install,.venv,-e '.[dev$(comma)ray]')
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -m ray
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,13 +1,13 @@
 """The built-in benchmark sets: their names, and the recipe by which each is collected.
 
 They follow D4RL's recipes with policies of our own; they are not D4RL's data. A recipe is a sequence of parts, and a
-part is a policy of the task's ladder with an amount of action noise.
+part is a policy of the task's ladder: a deterministic one with an amount of action noise, or a stochastic one sampled.
 """
 
 import re
 from dataclasses import dataclass
 
-from trajstitch.benchmark.ladder import TASKS
+from trajstitch.benchmark.ladder import TASKS, shipped
 from trajstitch.errors import InputError, did_you_mean
 
 EXPERT_FRACTIONS = (0, 0.1, 2.5, 5, 10, 20, 30, 40)
@@ -33,20 +33,27 @@ class BuiltIn:
         return f"{self.task}/{self.kind}"
 
     @property
+    def algorithm(self) -> str:
+        """What trained the shipped ladder that it is made with: SAC where there is one, as D4RL's sets; TD3 for the
+        expert-fraction family, as in the paper."""
+        return "sac" if self.expert_percent is None and shipped(self.task, "sac").exists() else "td3"
+
+    @property
     def minari_id(self) -> str:
-        """Its name in the local Minari store (Minari's names hold no dots)."""
-        return f"trajstitch/{self.task}/{self.kind.replace('.', 'p')}-v0"
+        """Its name in the local Minari store (Minari's names hold no dots); a version for each kind of ladder."""
+        return f"trajstitch/{self.task}/{self.kind.replace('.', 'p')}-v{int(self.algorithm == 'sac')}"
 
     @property
     def recipe(self) -> str:
         """What is in it, in words."""
         if self.expert_percent is not None:
             return f"noisy expert, {self.expert_percent:g} % clean episodes"
+        sampled = self.algorithm == "sac"
         return {
-            "medium": "one mediocre policy, noisy",
-            "medium-replay": "all policies up to medium",
+            "medium": f"one mediocre policy, {'sampled' if sampled else 'noisy'}",
+            "medium-replay": "a run up to the medium policy" if sampled else "all policies up to medium",
             "medium-expert": "half medium, half expert",
-            "expert": "the expert, hardly noisy",
+            "expert": f"the expert, {'sampled' if sampled else 'hardly noisy'}",
         }[self.kind]
 
 

@@ -13,7 +13,7 @@ from trajstitch.storage.stopping import resumable
 
 @dataclass(frozen=True)
 class Command(Expert):
-    """Train a ladder of policies with TD3: checkpoints along the best seed's training, and its expert.
+    """Train a ladder of policies with TD3 or SAC: checkpoints along the best seed's training, and its expert.
 
     Example: trajstitch expert hopper --steps 1000000 --seeds 5
     """

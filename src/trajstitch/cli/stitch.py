@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -20,6 +20,8 @@ from trajstitch.data.source_facts import as_recorded
 from trajstitch.data.stitch_record import StitchRecord, describe_stitching
 from trajstitch.data.summary import BINS
 from trajstitch.data.trajectories import Trajectories
+from trajstitch.engines.ray_cluster import RayCluster, RaySettings
+from trajstitch.engines.workers import LOCAL
 from trajstitch.errors import InputError, as_flags
 from trajstitch.learning.bounds import SEED, Bounds
 from trajstitch.progress import logger
@@ -69,6 +71,10 @@ class Command(ColumnFlags):
     """Continue the run in that folder after its last finished stage; DST may be another one."""
     force: bool = False
     """Overwrite the target if it exists, and without --resume the run too."""
+    engine: Literal["local", "ray"] = "local"
+    """Where the graph is built: in this process, or in blocks on the workers of a Ray cluster (docs/cluster.md)."""
+    ray: RaySettings = field(default_factory=RaySettings)
+    """What tasks on the cluster are given."""
     json: bool = False
     """Print JSON instead of text."""
     config: Annotated[AvoidSubcommands[StitchConfig], arg(name="")] = field(default_factory=StitchConfig)
@@ -121,6 +127,7 @@ class Command(ColumnFlags):
                     raise InputError(
                         f"`{name}` goes with greedy passes, as in `preset=paper`; {self.preset!r} plans instead"
                     )
+        workers = RayCluster(self.ray) if self.engine == "ray" else LOCAL
         reading = self.reading(self.source)
         data = self.load(self.source)
         config = self.config.for_data(data.metadata)
@@ -128,22 +135,17 @@ class Command(ColumnFlags):
         facts |= as_recorded(self.folder, sources.describe_source(self.source, data=data, **reading))
         facts["stitching"] = asdict(config)
         run = Run.start(self.folder, "stitch", facts, resume=self.resume, force=self.force, free=("source", "target"))
+        job = StitchJob(data, config, self.seed, self.seeds, run, workers=workers)
         with resumable(f"{run.folder}: stopped; the same command with --resume continues after what is finished"):
-            return run, self._finish(run, data, config, recorded, saved, reading)
+            return run, self._finish(job, run, recorded, saved, reading)
 
     def _finish(
-        self,
-        run: Run,
-        data: Trajectories,
-        config: StitchConfig,
-        recorded: dict[str, str],
-        saved: list[str],
-        reading: dict[str, Any],
+        self, job: StitchJob, run: Run, recorded: dict[str, str], saved: list[str], reading: dict[str, Any]
     ) -> list[Stitched]:
         """Make what is missing in the run, and save it."""
-        done = stitch_together([StitchJob(data, config, self.seed, self.seeds, run)])[0]
+        done = stitch_together([job])[0]
         for seed, one, target in zip(self.numbers, done, self.targets, strict=True):
-            after = sources.with_source(one.after, self.source, fingerprint=data.fingerprint, **reading)
+            after = sources.with_source(one.after, self.source, fingerprint=job.data.fingerprint, **reading)
             file = card_path(target, run, place(run, seed).own if self.seeds > 1 else "")
             if target in saved:
                 logger.info(f"{target} was written before and is left as it is; --force writes it again")

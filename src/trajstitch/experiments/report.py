@@ -12,6 +12,7 @@ from trajstitch.evaluation.scores import Summary
 from trajstitch.experiments.cells import Result, best_score, score
 from trajstitch.experiments.comparison import NONE, TRIALS, Scores, Table, false_alarms, probability
 from trajstitch.experiments.experiment import Experiment
+from trajstitch.experiments.expert_distance import DISTANCES
 from trajstitch.storage.markdown import markdown_table
 
 GOOD_JUMP = 0.2
@@ -35,6 +36,7 @@ def facts(table: Table, experiment: Experiment) -> dict[str, Any]:
         "stages": stage_table(table),
         "training": training_table(table, experiment),
         "missing": missing(table, experiment),
+        "more": experiment.more(table, experiment),
         "machines": unique(call["machine"] for call in calls),
         "commits": unique(commit for result in table.results for commit in result["commits"]),
         "versions": unique(", ".join(f"{name} {one}" for name, one in call["versions"].items()) for call in calls),
@@ -288,15 +290,17 @@ def as_csv(results: Sequence[Result], experiment: Experiment) -> str:
     """Return one line for each policy."""
     text = io.StringIO()
     head = ("set", "method", "stitching", "policy", "last", "best", "data_before", "data_after", "states_kept", "steps")
+    measured = [name for name in DISTANCES if any(name in one for one in results)]
     write = csv.writer(text, lineterminator="\n").writerow
-    write(head)
+    write((*head, *measured))
     for one in results:
         config, stitched = one["config"], one["stitched"] or {}
         stitching = config["stitching"]["seed"] if config["stitching"] else ""
         numbers = [f"{score(one):.2f}", f"{best_score(one):.2f}"]
         data = [stitched.get(key, "") for key in ("before", "after", "states_kept")]
         title = experiment.label(one["method"])
-        write([one["set"], title, stitching, config["seed"], *numbers, *data, config["learner"]["steps"]])
+        more = [one.get(name, "") for name in measured]
+        write([one["set"], title, stitching, config["seed"], *numbers, *data, config["learner"]["steps"], *more])
     return text.getvalue()
 
 

@@ -30,6 +30,9 @@ Tensors = dict[str, np.ndarray]
 Layers = list[tuple[np.ndarray, np.ndarray]]
 """The policy network: weights (in, out) and biases (out,), float32, first layer first."""
 
+SQUASHED_LOG_STD = (-20.0, 2.0)
+"""Bounds of the log standard deviation of SAC's policies, before the tanh."""
+
 LOG_STD = (-5.0, 1.0)
 """Bounds of a Gaussian policy's log standard deviation, for actions within ±1."""
 
@@ -289,11 +292,26 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def act(layers: Layers, observation: np.ndarray, bound: np.ndarray | float = 1.0) -> np.ndarray:
     """Return the network's actions for observations of shape (..., dimensions): ReLU layers, then tanh × bound."""
+    return np.float32(bound) * np.tanh(outputs(layers, observation))
+
+
+def sampled(layers: Layers, observation: np.ndarray, away: np.ndarray, bound: np.ndarray | float = 1.0) -> np.ndarray:
+    """Return actions of a squashed Gaussian policy that lie `away` standard deviations from the mean, before the tanh.
+
+    Standard normal `away` samples the policy; 0 gives its mode.
+    """
+    mean, log_std = np.split(outputs(layers, observation), 2, axis=-1)
+    std = np.exp(np.clip(log_std, *map(np.float32, SQUASHED_LOG_STD)))
+    return np.float32(bound) * np.tanh(mean + std * np.asarray(away, np.float32))
+
+
+def outputs(layers: Layers, observation: np.ndarray) -> np.ndarray:
+    """Return what a network of ReLU layers gives, before any tanh."""
     hidden = np.asarray(observation, np.float32)
     for weight, bias in layers[:-1]:
         hidden = np.maximum(hidden @ weight + bias, 0)
     weight, bias = layers[-1]
-    return np.float32(bound) * np.tanh(hidden @ weight + bias)
+    return hidden @ weight + bias
 
 
 def named(layers: Layers, prefix: str = "") -> Tensors:

@@ -28,6 +28,7 @@ from trajstitch.data.column_roles import ColumnRoles, column_names
 from trajstitch.data.normalise import rescale_for_float32
 from trajstitch.data.stitch_record import StitchRecord
 from trajstitch.data.trajectories import Trajectories
+from trajstitch.engines.workers import LOCAL, Workers
 from trajstitch.errors import InputError
 from trajstitch.formats.columns import listed
 from trajstitch.learning.bounds import check_bounds, check_seeds
@@ -115,6 +116,8 @@ class StitchJob:
     """Where finished stages are kept; in memory if not given."""
     before_stage: Callable[[str], None] = lambda stage: None
     """Called with the name of each stage that is about to be made; it may raise to stop there."""
+    workers: Workers = LOCAL
+    """What the graph is built by."""
 
     @property
     def numbers(self) -> range:
@@ -328,7 +331,7 @@ class Stages:
     def graph(self) -> StitchGraph:
         return self._kept(
             "graph",
-            lambda: build_graph(self.data, self.scorer(), self.config.neighbours),
+            lambda: build_graph(self.data, self.scorer(), self.config.neighbours, self.job.workers),
             lambda run: read_graph(run, "", self.data),
             lambda run, graph: keep_graph(run, graph),
         )
