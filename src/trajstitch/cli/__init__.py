@@ -26,6 +26,7 @@ VERBS = {
     "simulate": "check a run's jumps in the simulator",
     "train": "train a policy on a data set, several seeds at once",
     "evaluate": "roll out a run's policies and score them",
+    "export": "write a policy as ONNX or safetensors, to run without trajstitch",
     "reproduce": "measure one of the paper's experiments and write its page",
     "report": "write a page that shows and compares runs",
     "expert": "train a ladder of policies (TD3) for the built-in sets",

@@ -1,6 +1,7 @@
 """`trajstitch learn SRC`."""
 
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -96,6 +97,8 @@ def show(found: Learned) -> None:
     out.print(f"policy  {found.policy_file}", soft_wrap=True)
     if found.report is not None:
         out.print(f"page    {found.report}: open it in any browser", soft_wrap=True)
+    folder = shlex.quote(str(found.folder))
+    out.print(f"deploy  trajstitch export {folder} policy.onnx (or .safetensors)", soft_wrap=True)
     out.print(f"\n{found.code}", soft_wrap=True, end="")
 
 

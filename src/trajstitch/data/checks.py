@@ -262,6 +262,12 @@ def column_names(data: Trajectories, part: str) -> list[str] | None:
     return [str(name) for name in names] if isinstance(names, list) and len(names) == size else None
 
 
+def own_names(data: Trajectories) -> dict[str, list[str]]:
+    """Return the log's own names of observation and action columns, as policies carry them; empty if it has none."""
+    found = {f"{part}_names": column_names(data, part) for part in ("observation", "action")}
+    return {name: names for name, names in found.items() if names is not None}
+
+
 def _dimension(data: Trajectories, action: int) -> str:
     names = column_names(data, "action")
     return f"dimension {action}" if names is None else names[action]

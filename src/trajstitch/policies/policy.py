@@ -94,10 +94,13 @@ class PolicyNormaliser(NamedTuple):
 
     def observe(self, observation: np.ndarray) -> np.ndarray:
         """Return observations as the policy sees them."""
-        seen = Normaliser(self.mean, self.std).apply(observation)
+        with np.errstate(over="ignore"):
+            seen = Normaliser(self.mean, self.std).apply(observation)
         excess = np.abs(seen) - self.limit
         if (excess > 0).any():
-            seen = np.where(excess > 0, np.sign(seen) * (self.limit + np.log1p(np.maximum(excess, 0))), seen)
+            # What overflowed counts as the largest number, for infinity would make the action NaN.
+            excess = np.clip(excess, 0, np.finfo(excess.dtype).max)
+            seen = np.where(excess > 0, np.sign(seen) * (self.limit + np.log1p(excess)), seen)
         return seen.astype(np.float32)
 
     def is_linear(self, observation: np.ndarray) -> bool:
@@ -171,20 +174,22 @@ class NetworkPolicy:
         size = np.shape(observation)[-1] if np.ndim(observation) else 0
         if size != self.observation_size:
             raise InputError(f"the policy takes observations of {self.observation_size} numbers, not {size}")
-        _require_finite(np.asarray(observation))
+        _require_finite(np.asarray(observation), self.config.get("observation_names"))
         return act(self.layers, self.normaliser.observe(np.asarray(observation)))
 
 
-def _require_finite(observation: np.ndarray) -> None:
-    """Raise if an observation holds NaN or infinity: the action would be NaN, or anything."""
+def _require_finite(observation: np.ndarray, names: Any = None) -> None:
+    """Raise if an observation holds NaN or infinity: the action would be NaN, or anything. `names` are the columns'."""
     if observation.dtype.kind not in "fiub":
         raise InputError(f"the policy takes observations of numbers, not of {observation.dtype}")
     wrong = ~np.isfinite(observation)
     if wrong.any():
         *row, column = np.argwhere(wrong)[0].tolist()
         where = f"row {row[0] if len(row) == 1 else tuple(row)}, " if row else ""
+        known = isinstance(names, list) and len(names) == observation.shape[-1]
+        number = f"number {column}, {names[column]}" if known else f"number {column}"
         raise InputError(
-            f"the observation holds {observation[(*row, column)]} ({where}number {column}; {int(wrong.sum()):,} such "
+            f"the observation holds {observation[(*row, column)]} ({where}{number}; {int(wrong.sum()):,} such "
             "values): give the policy finite numbers, such as the last good reading"
         )
 
