@@ -19,6 +19,8 @@ from trajstitch.progress import logger
 from trajstitch.storage.runs import slug
 from trajstitch.workflow.learn import Learned, learn
 
+COMMON = ("run", "budget", "environment", "seed", "resume", "json")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Command(ColumnFlags):

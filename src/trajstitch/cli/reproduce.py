@@ -8,6 +8,8 @@ from trajstitch.cli.output import stdout
 from trajstitch.experiments.reproduce import Reproduce, experiment_named, reproduce
 from trajstitch.progress import logger
 
+COMMON = ("folder", "size", "sets", "methods", "data", "transitions", "preset", "stitchings", "seeds", "time_limit")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Command(Reproduce):
