@@ -141,7 +141,7 @@ def _paragraphs(text: str, width: int) -> Iterator[str]:
     """Yield the lines of a description; lines that show a command follow one another and are never broken."""
     before = ""
     for paragraph in text.strip().split("\n\n"):
-        command = bool(re.search(r": trajstitch |^    ", paragraph)) and not paragraph.startswith("`")
+        command = bool(re.search(r"[:?] trajstitch |^    ", paragraph)) and not paragraph.startswith("`")
         if before and not (command and before == "command"):
             yield ""
         yield from [" ".join(paragraph.split())] if command else _wrapped(paragraph, width)
