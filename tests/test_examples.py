@@ -93,7 +93,7 @@ def test_jump_test_is_one_file_and_one_line(monkeypatch, capsys):
     quick = config.PRESETS["quick"]
     monkeypatch.setitem(config.PRESETS, "quick", replace(quick, tests=quick.tests | {name: test}))
     with pytest.raises(SystemExit):
-        cli.run(["stitch", "--preset", "quick", "--help"])
+        cli.run(["stitch", "--preset", "quick", "--help-all"])
     assert f"--tests.{name}.quantile" in capsys.readouterr().out
 
 

@@ -6,6 +6,7 @@ if the flags themselves depend on the first argument, its `choose(argument)` ret
 Nothing heavy is imported before the verb is known, so that `--help` is instant.
 """
 
+import contextlib
 import importlib
 import io
 import sys
@@ -114,6 +115,14 @@ def _dispatch(arguments: Sequence[str]) -> int:
         return 0
     if verb not in VERBS:
         raise InputError(f"unknown verb {verb!r}{did_you_mean(verb, VERBS)}: `trajstitch --help` lists them")
+    if {"-h", "--help"} & set(rest):
+        from trajstitch.cli.short_help import UnreadableError, short_help
+
+        words = [word for word in rest if word not in ("-h", "--help")]
+        with contextlib.suppress(UnreadableError):  # the full help needs no source
+            print(short_help(verb, words), end="")
+            return 0
+    rest = ["--help" if word == "--help-all" else word for word in rest]
     import tyro
 
     from trajstitch.cli.output import show_log

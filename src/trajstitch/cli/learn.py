@@ -20,6 +20,8 @@ from trajstitch.storage.runs import slug
 from trajstitch.storage.stopping import resumable
 from trajstitch.workflow.learn import Learned, learn
 
+COMMON = ("run", "budget", "compare", "environment", "seed", "resume", "json")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Command(ColumnFlags):
@@ -31,6 +33,8 @@ class Command(ColumnFlags):
     Example: trajstitch learn hopper/medium-replay --run hopper --budget 30m
 
     Your own log: trajstitch learn table:log.csv --run log --budget 5m
+
+    Does stitching pay? trajstitch learn npz:log.npz --run log --compare
     """
 
     source: Annotated[Positional[str], arg(metavar="SRC")]
@@ -40,6 +44,9 @@ class Command(ColumnFlags):
     budget: str = "30m"
     """About how long it may take, such as 5m, 30m or 2h: it decides the models' size, the steps and which methods are
     tried."""
+    compare: bool = False
+    """Only clone, so that all of the time goes into one verdict: does stitching pay, beside the original data and its
+    best tenth under equal settings?"""
     environment: str | None = None
     """Gymnasium id of the environment to roll out in, if the data names none or another one; MODULE:ID imports your own
     module first. Without any, returns are estimated from the data."""
@@ -65,6 +72,7 @@ class Command(ColumnFlags):
                 columns=None if mended else reading["columns"],
                 allow_large=self.allow_large,
                 seed=self.seed,
+                compare=self.compare,
             )
         print_json(_facts(found)) if self.json else show(found)
 
@@ -93,6 +101,8 @@ def show(found: Learned) -> None:
         table.add_row(*cells[: len(table.columns)], style="bold" if row.chosen else None)
     out.print(table)
     out.print("error: distance of the actions from logged ones, scaled to ±1\n", soft_wrap=True)
+    if found.verdict is not None:
+        out.print(f"{found.verdict}\n", soft_wrap=True)
     out.print(found.why, soft_wrap=True)
     out.print(f"policy  {found.policy_file}", soft_wrap=True)
     if found.report is not None:

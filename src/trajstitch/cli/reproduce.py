@@ -9,6 +9,8 @@ from trajstitch.experiments.reproduce import Reproduce, experiment_named, reprod
 from trajstitch.progress import logger
 from trajstitch.storage.stopping import resumable
 
+COMMON = ("folder", "size", "sets", "methods", "data", "transitions", "preset", "stitchings", "seeds", "time_limit")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Command(Reproduce):

@@ -34,22 +34,21 @@ from trajstitch.storage.checksums import checksum_of_files
 from trajstitch.storage.runs import Run, slug
 from trajstitch.storage.stopping import resumable
 
+COMMON = ("preset", "config.keep_original", "config.stitchings", "seed", "run", "resume", "force", "json")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Command(ColumnFlags):
     """Rebuild each trajectory by jumping, where it pays, to observed states of others; save the better data set.
 
-    To begin with, SRC and DST are enough. Then choose: --preset quick for a first look; --keep-original if IQL, TD3+BC
-    or another learner of Q is to be trained on the result (without it, the result is for cloning); --stitchings 3 to
-    depend less on chance; --resume to continue after an interruption.
+    To begin with, SRC and DST are enough. The result is for cloning; for IQL, TD3+BC and other learners of Q, give
+    --keep-original. Other flags are settings of the preset: `trajstitch stitch --preset paper --help-all`.
 
-    For cloning: trajstitch stitch hopper/medium-replay minari:my/hopper-stitched-v0 --preset quick
+    For cloning: trajstitch stitch npz:log.npz npz:better.npz --preset quick
 
     For a learner of Q: trajstitch stitch npz:log.npz npz:more.npz --keep-original
 
-    Several data sets: trajstitch stitch npz:log.npz npz:better-{seed}.npz --preset paper --seeds 3
-
-    All other flags are settings of the preset; `trajstitch stitch --preset paper --help` shows the paper's.
+    Several: trajstitch stitch npz:log.npz npz:better-{seed}.npz --preset paper --seeds 3
     """
 
     source: Annotated[Positional[str], arg(metavar="SRC")]
@@ -57,8 +56,8 @@ class Command(ColumnFlags):
     target: Annotated[Positional[str], arg(metavar="DST")]
     """Where the better data set goes, as a URI; {seed} in it stands for the seed's number."""
     preset: Preset = "default"
-    """Settings to start from. default: the best we know. quick: minutes on a laptop. paper: the paper's method and
-    hyper-parameters, but for what docs/method.md lists; slow."""
+    """Settings to start from: default, the best we know; quick, minutes on a laptop; paper, the paper's method and
+    hyper-parameters. What the last departs in, docs/method.md lists; it is slow."""
     seed: Annotated[int, SEED] = 0
     """Seed of the models, the value function and the latents."""
     seeds: Annotated[int, Bounds(1)] = 1
