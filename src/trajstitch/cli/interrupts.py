@@ -62,6 +62,7 @@ def finish(code: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     if code in CODES.values():
+        stopping.abandon()
         _end(code)  # what still runs in other threads is not waited for
     if signal.getsignal(signal.SIGINT) is _raise:
         signal.set_wakeup_fd(-1)
