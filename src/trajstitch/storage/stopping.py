@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from trajstitch.progress import logger
-
+logger = logging.getLogger("trajstitch")  # by name: this is imported before anything that takes time
 asked = threading.Event()
 """Set once somebody has asked this process to stop."""
 publishing = threading.RLock()
