@@ -31,6 +31,8 @@ def watch() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, as under nohup
         signal.signal(signal.SIGINT, _raise)
     signal.signal(signal.SIGTERM, _raise)
+    usual = sys.unraisablehook  # where Python can't raise, in a callback of a library, it prints a traceback
+    sys.unraisablehook = lambda lost: None if lost.exc_type is KeyboardInterrupt else usual(lost)
     listening, telling = os.pipe()
     os.set_blocking(telling, False)
     signal.set_wakeup_fd(telling, warn_on_full_buffer=False)
@@ -62,6 +64,7 @@ def finish(code: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     if code in CODES.values():
+        stopping.abandon()
         _end(code)  # what still runs in other threads is not waited for
     if signal.getsignal(signal.SIGINT) is _raise:
         signal.set_wakeup_fd(-1)

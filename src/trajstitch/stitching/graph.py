@@ -127,7 +127,7 @@ class EdgeScorer:
         scorer = copy(self)
         steps = ~self.last
         steps[:-1] &= ~self.unknown[1:]
-        scorer.nearby = Nearby.of(neighbours, steps, logged)
+        scorer.nearby = Nearby.of(neighbours, steps, logged, self.nearby)
         return scorer
 
     def candidates(self, source: Nodes, target: Nodes) -> Candidates:
@@ -418,6 +418,8 @@ def candidates(
     by_neighbour[follows.sum() :] = True
     key = (source.astype(np.int64) * len(last) + target) * 2 + by_neighbour
     key = np.sort(key)
-    pair, first, count = np.unique(key // 2, return_index=True, return_counts=True)
-    rule = key[first] % 2
+    pair = key // 2
+    first = np.flatnonzero(np.diff(pair, prepend=-1))
+    count = np.diff(first, append=len(pair))
+    pair, rule = pair[first], key[first] % 2
     return pair // len(last), pair % len(last), (count == 2) | (rule == 0), (count == 2) | (rule == 1)

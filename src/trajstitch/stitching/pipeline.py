@@ -41,6 +41,7 @@ from trajstitch.stitching.config import Preset, StitchConfig, preset
 from trajstitch.stitching.graph import EdgeScorer, Models, StitchGraph, build_graph
 from trajstitch.stitching.improve import Progress, StitchingTask, improve_together
 from trajstitch.stitching.layout import keep_graph, keep_job, keep_result, read_graph, read_result
+from trajstitch.stitching.memory import check_memory
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.result import assemble
 from trajstitch.storage.runs import Run, damaged
@@ -161,6 +162,8 @@ def stitch_together(jobs: Sequence[StitchJob]) -> list[list[Stitched]]:
         check_seeds(job.seed, job.seeds)
         check_bounds(job.config)
         job.config.check_seeds(job.numbers)
+        if job.run is None or not job.run.has("passes"):
+            check_memory(job.data, job.config)
         if job.run is not None:
             keep_job(job.run, job.data, job.config, job.seed, job.seeds)
     stitchings = max((job.config.stitchings for job in jobs), default=1)

@@ -4,6 +4,7 @@ import ctypes
 import errno
 import glob
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -91,12 +92,13 @@ def replacing(target: Path, *, force: bool, folder: bool = False) -> Iterator[Pa
     _require_free(target, force=force, folder=folder)
     parent = target.absolute().parent
     made = [missing for missing in (parent, *parent.parents) if not missing.exists()]
-    workspace = lock = None
+    lock = None
     try:
         parent.mkdir(parents=True, exist_ok=True)
         _remove_stale(parent)
-        workspace = Path(mkdtemp(prefix=PREFIX, dir=parent))
+        workspace = parent / f"{PREFIX}{secrets.token_hex(4)}"
         with unfinished(workspace, made):
+            workspace.mkdir(0o700)
             with suppress(OSError):  # a file system without locks
                 lock = try_lock(workspace / LOCK)
             fresh = workspace / "new" / target.name
@@ -115,8 +117,6 @@ def replacing(target: Path, *, force: bool, folder: bool = False) -> Iterator[Pa
     except OSError as error:
         raise _as_input_error(error, target) from error
     finally:
-        if workspace is not None:
-            shutil.rmtree(workspace, ignore_errors=True)
         if lock is not None:
             lock.release()
         for folder_made in made:
@@ -142,11 +142,12 @@ def _take_place(fresh: Path, target: Path, workspace: Path, *, force: bool) -> N
     # This takes two steps. If we are killed in between, `_put_back` puts the old one back.
     replaced = workspace / "replaced" / target.name
     replaced.parent.mkdir()
-    target.rename(replaced)
     try:
+        target.rename(replaced)
         fresh.rename(target)
-    except OSError:
-        replaced.rename(target)
+    except BaseException:  # Ctrl-C too
+        if replaced.exists() and not target.exists():
+            replaced.rename(target)
         raise
 
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from trajstitch.progress import logger
-
+logger = logging.getLogger("trajstitch")  # by name: this is imported before anything that takes time
 asked = threading.Event()
 """Set once somebody has asked this process to stop."""
 publishing = threading.RLock()
@@ -24,12 +23,14 @@ _advice: list[str] = []
 
 @contextmanager
 def unfinished(workspace: Path, made: Sequence[Path]) -> Iterator[None]:
-    """Note a temporary folder, and the folders made for its result, which go if the process ends within the block."""
+    """Remove a temporary folder after the block; and the folders `made` for its result if the process ends within."""
     _unfinished[workspace] = made
     try:
         yield
     finally:
-        _unfinished.pop(workspace, None)
+        shutil.rmtree(workspace, ignore_errors=True)
+        if not workspace.exists():  # else it was interrupted, and `abandon` removes it
+            _unfinished.pop(workspace, None)
 
 
 @contextmanager
