@@ -11,7 +11,7 @@ BIN := .venv/bin
 comma := ,
 
 help:
-	@echo "make demo     the whole line on built-in data, in minutes: prints what improved and where it is saved"
+	@echo "make demo     learn on a built-in set, in minutes: a verdict on stitching, a policy, and a page that shows it"
 	@echo "make test     the tests"
 	@echo "make soak     an hour of trouble on 2 cores (MINUTES=10 for a part): kills, damaged files, flipped bits, races;"
 	@echo "              writes docs/results/trust.md"
