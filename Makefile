@@ -43,7 +43,7 @@ demo: $(READY)
 
 docs: $(READY)
 	$(call install,.venv,-e '.[dev$(comma)docs]')
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html in any browser"
 
 # On the CPU even where there is a GPU: many tests ask for equal bits, which a GPU gives for equal shapes alone.

@@ -174,7 +174,7 @@ def draw(config: Draw) -> None:
             panel.plot(*place.T, color=COLOURS[name], alpha=0.35, linewidth=0.8)
         panel.plot([TIP[0]] * 2, [-1, TIP[1]], color=GREY, linewidth=4)
         for where, label in ((START, "start"), (GOAL, "goal")):
-            panel.annotate(label, where, color=GREY, ha="center", va="center", weight="bold")
+            panel.annotate(label, (where[0], -0.9), color=GREY, ha="center", va="center", weight="bold")
         panel.set(xlim=(-1, 1), ylim=(-1, 1), aspect="equal", xticks=[], yticks=[], title=f"Trajectories, {name}")
         panels[2].hist(scores[name], bins, color=COLOURS[name], alpha=0.85, label=name)
     panels[2].set(xlabel="score of a trajectory (100: an expert)", ylabel="trajectories", title="The same data, scored")
