@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import trajstitch
 from test_stitching import GREEDY, SMALL
 from trajstitch import Metadata, formats, stitch, train
 from trajstitch.errors import InputError

@@ -196,7 +196,8 @@ def draw(config: Draw) -> None:
 def _rows(data: trajstitch.Trajectories, count: int) -> list[np.ndarray]:
     """Return the rows of the first trajectories' observations."""
     return [
-        np.arange(first, first + length + 1) for first, length in zip(data.first_rows[:count], data.lengths[:count], strict=True)
+        np.arange(first, first + length + 1)
+        for first, length in zip(data.first_rows[:count], data.lengths[:count], strict=True)
     ]
 
 
