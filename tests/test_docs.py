@@ -24,11 +24,8 @@ SHORT = with_models(
 
 def blocks(page: str) -> list[tuple[str, str, str]]:
     """Return each block's language and text, and why it is not run."""
-    found = re.findall(
-        r"(?:<!-- not run: (.*?) -->\n)?^```(python|bash)\n(.*?)^```",
-        (DOCS / page).read_text(),
-        re.DOTALL | re.MULTILINE,
-    )
+    fence = r"(?:<!-- not run: (.*?) -->\n)?^```(python|bash)\n(.*?)^```"
+    found = re.findall(fence, (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
     return [(language, text, reason) for reason, language, text in found]
 
 
