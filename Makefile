@@ -1,6 +1,6 @@
 # Every target sets up what it needs, once. `make demo` and `make test` are all a fresh machine has to know.
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak test-gpu test-browser test-ray lint format bits bench interop peers clean
+.PHONY: help demo docs test soak test-gpu test-browser test-ray lint format bits bench interop peers clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -11,7 +11,8 @@ BIN := .venv/bin
 comma := ,
 
 help:
-	@echo "make demo     the whole line on built-in data, in minutes: prints what improved and where it is saved"
+	@echo "make demo     learn on a built-in set, in minutes: a verdict on stitching, a policy, and a page that shows it"
+	@echo "make docs     the documentation site, into site/"
 	@echo "make test     the tests"
 	@echo "make soak     an hour of trouble on 2 cores (MINUTES=10 for a part): kills, damaged files, flipped bits, races;"
 	@echo "              writes docs/results/trust.md"
@@ -39,6 +40,11 @@ $(READY): pyproject.toml
 
 demo: $(READY)
 	@$(BIN)/python -m trajstitch.experiments.demo run
+
+docs: $(READY)
+	$(call install,.venv,-e '.[dev$(comma)docs]')
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html in any browser"
 
 # On the CPU even where there is a GPU: many tests ask for equal bits, which a GPU gives for equal shapes alone.
 test: $(READY)
@@ -100,5 +106,5 @@ peers: .venv-peers/.ready
 	.venv-peers/bin/python peers/compare.py $$verb; done
 
 clean:
-	rm -rf .venv .venv-interop .venv-peers demo soak.json build dist benchmarks/results .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-interop .venv-peers demo soak.json site build dist benchmarks/results .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

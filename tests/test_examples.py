@@ -57,7 +57,7 @@ def one_line(name: str) -> tuple[str, str]:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs(path, monkeypatch, capsys):
     module = imported(path, monkeypatch)
-    module.main(*((3_000, 300) if path.stem == "demo" else ()))
+    module.main()
     assert capsys.readouterr().out
     assert len(path.read_text().splitlines()) < 60
 

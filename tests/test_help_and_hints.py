@@ -111,9 +111,8 @@ def test_value_flag_is_refused_where_nothing_uses_it(capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("demo", "run", "--set", "hopper/foo"), "no built-in set 'hopper/foo'"),
         (("demo", "run", "--seed", "-1"), "--seed must not be negative"),
-        (("demo", "report", "nope.json"), "nope.json: can't be read"),
+        (("demo", "measure", "--seeds", "0"), "--seeds must be at least 1"),
     ],
 )
 def test_experiments_say_what_is_wrong_in_one_line(arguments, said, tmp_path):

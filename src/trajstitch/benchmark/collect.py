@@ -19,7 +19,7 @@ from typing import Annotated, NamedTuple
 import gymnasium
 import numpy as np
 
-from trajstitch.benchmark import sets
+from trajstitch.benchmark import maze, sets
 from trajstitch.benchmark.behaviour import behave
 from trajstitch.benchmark.ladder import Checkpoint, Ladder, load_ladder, shipped
 from trajstitch.benchmark.lanes import Lanes
@@ -96,8 +96,10 @@ def collect(config: Collect) -> Trajectories:
     which = sets.built_in(config.set)
     transitions = which.transitions if config.transitions is None else config.transitions
     check_bounds(config)
+    if which.name == sets.MAZE:
+        return maze.collect(which.minari_id, which.name, transitions, config.seed)
     if not all(map(find_spec, ("mujoco", "imageio"))):
-        raise InputError('the built-in sets need MuJoCo: pip install "trajstitch[mujoco]"')
+        raise InputError('this built-in set needs MuJoCo: pip install "trajstitch[mujoco]"; maze/mixed does without')
     ladder = load_ladder(config.ladder or shipped(which.task, which.algorithm))
     if ladder.task != which.task:
         raise InputError(f"{config.ladder} is a ladder of {ladder.task}, not of {which.task}")

@@ -18,6 +18,10 @@ _REPLAY_SIZES = {"hopper": 400_000, "walker2d": 300_000, "halfcheetah": 200_000}
 _KINDS = ("medium", "medium-replay", "medium-expert", "expert")
 
 
+MAZE = "maze/mixed"
+"""The set that needs no MuJoCo (`benchmark/maze.py`)."""
+
+
 @dataclass(frozen=True)
 class BuiltIn:
     """A built-in set, `TASK/KIND`; by default it has as many transitions as D4RL's set of that kind."""
@@ -46,6 +50,8 @@ class BuiltIn:
     @property
     def recipe(self) -> str:
         """What is in it, in words."""
+        if self.name == MAZE:
+            return "two drivers, each good at half of the way"
         if self.expert_percent is not None:
             return f"noisy expert, {self.expert_percent:g} % clean episodes"
         sampled = self.algorithm == "sac"
@@ -62,6 +68,8 @@ def built_in(name: str) -> BuiltIn:
     match = re.fullmatch(r"(\w+)/noisy-expert-(\d+(?:\.\d+)?)", name)
     if match and match[1] in TASKS and float(match[2]) < 100:
         return BuiltIn(match[1], f"noisy-expert-{match[2]}", 200_000, float(match[2]))
+    if name == MAZE:
+        return BuiltIn(*name.split("/"), 12_000)
     if name in NAMES:
         task, kind = name.split("/")
         return BuiltIn(task, kind, _REPLAY_SIZES[task] if kind == "medium-replay" else _SIZES[kind])
@@ -69,6 +77,7 @@ def built_in(name: str) -> BuiltIn:
 
 
 NAMES = (
+    MAZE,
     *(f"{task}/{kind}" for task in TASKS for kind in _KINDS),
     *(f"{task}/noisy-expert-{percent:g}" for task in TASKS for percent in EXPERT_FRACTIONS),
 )

@@ -98,6 +98,16 @@ def alarms(table: Table) -> list[str]:
     return [f"{_shape_text(*one)}: {false_alarms(*one):.0%}" for one in shapes if one[0] * one[1] > 1]
 
 
+def summary_facts(table: Table, experiment: Experiment) -> dict[str, Any]:
+    """Return what a summary says: scores on the first task's sets, by the methods measured on all of them."""
+    task = table.sets[0].partition("/")[0]
+    names = [name for name in table.sets if name.partition("/")[0] == task]
+    methods = [method for method in table.methods if all((name, method) in table.cells for name in names)]
+    some = Table([one for one in table.results if one["set"] in names and one["method"] in methods], methods)
+    pairs = [(ours, theirs) for ours, theirs in measured_pairs(table, experiment) if {ours, theirs} <= {*methods}]
+    return {"short": score_table(some.last, some, experiment), "main_losses": losses(table, experiment, pairs)}
+
+
 def score_table(scores: Scores, table: Table, experiment: Experiment) -> str:
     shown = {}
     for name in table.sets:
@@ -154,10 +164,10 @@ def measured_pairs(table: Table, experiment: Experiment) -> list[tuple[str, str]
     return [pair for pair in experiment.pairs if table.last.common(*pair)]
 
 
-def losses(table: Table, experiment: Experiment) -> list[str]:
-    """Return in words what came out worse, and what did not."""
+def losses(table: Table, experiment: Experiment, pairs: Sequence[tuple[str, str]] | None = None) -> list[str]:
+    """Return in words what came out worse, and what did not; with `pairs`, of these methods alone."""
     lines = []
-    for ours, theirs in measured_pairs(table, experiment):
+    for ours, theirs in measured_pairs(table, experiment) if pairs is None else pairs:
         found = table.last.verdicts(ours, theirs)
         means = [
             float(np.mean([table.last.scores[name, one].mean() for name in table.last.common(ours, theirs)]))

@@ -15,7 +15,7 @@ from trajstitch.experiments.cells import Result, digest, read_results, save_resu
 from trajstitch.experiments.comparison import Table
 from trajstitch.experiments.experiment import Experiment
 from trajstitch.experiments.methods import Asked, Grid, cells_of
-from trajstitch.experiments.report import as_csv, as_latex, facts
+from trajstitch.experiments.report import as_csv, as_latex, facts, summary_facts
 from trajstitch.experiments.stitched import World
 from trajstitch.learning.bounds import Bounds, check_bounds
 
@@ -96,7 +96,8 @@ def write(experiment: Experiment, folder: Path, readme: Path | None = None) -> P
     experiment.draw(table, experiment, source.with_suffix(".svg"))
     if readme is not None:
         begin, end = markers(experiment)
-        pages.write_between(readme, begin, end, pages.render("reproduce-summary.md.j2", **known).strip())
+        short = pages.render("reproduce-summary.md.j2", **known, **summary_facts(table, experiment))
+        pages.write_between(readme, begin, end, short.strip())
     return page
 
 
