@@ -28,7 +28,7 @@ def ladder() -> Ladder:
         Checkpoint(steps, float(steps), 1.0, 20, layers)
         for steps, layers in zip((10_000, 30_000, 60_000, 200_000), policies, strict=True)
     )
-    return Ladder("hopper", "Hopper-v5", checkpoints, 3, "sac", 10_000, 2)
+    return Ladder("hopper", "Hopper-v5", checkpoints, 3, algorithm="sac", random_steps=10_000, chosen_medium=2)
 
 
 @pytest.fixture(scope="module")

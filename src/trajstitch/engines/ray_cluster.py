@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any, TypeVar
 
-from trajstitch.errors import InputError
+from trajstitch.errors import InputError, one_line
 from trajstitch.learning.bounds import Bounds, check_bounds
 from trajstitch.progress import logger, progress
 
@@ -51,9 +51,10 @@ class RayCluster:
         check_bounds(self.settings)
         try:
             import ray
+            from ray import exceptions
         except ImportError as error:
             raise InputError('Ray is not installed: pip install "trajstitch[ray]"') from error
-        self.ray = ray
+        self.ray, self.exceptions = ray, exceptions
         if not ray.is_initialized():
             self._connect()
 
@@ -67,8 +68,9 @@ class RayCluster:
             raise InputError("`workers` is for a cluster that is started for this command, not for one with an address")
         try:
             self.ray.init(address, **options)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise InputError(f"no Ray cluster at {address or 'this machine'}: {error}") from error
+        except Exception as error:  # Ray raises plain ones too, such as when this machine is too busy
+            self.ray.shutdown()
+            raise InputError(f"no Ray cluster at {address or 'this machine'}: {one_line(str(error))}") from error
         have = self.ray.cluster_resources()
         logger.info(f"Ray: {have.get('CPU', 0):g} cores and {have.get('GPU', 0):g} GPUs")
 
@@ -112,10 +114,10 @@ class RayCluster:
         """Return a task's result; raise what it raised, or in one line that its workers were lost."""
         try:
             return self.ray.get(reference)
-        except self.ray.exceptions.RayTaskError as error:
+        except self.exceptions.RayTaskError as error:
             raise error.cause if isinstance(error.cause, Exception) else error from None
-        except self.ray.exceptions.RayError as error:
-            line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        except self.exceptions.RayError as error:
+            line = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise InputError(f"a task failed on the cluster {self.settings.retries + 1} times: {line}") from error
 
 
