@@ -20,6 +20,9 @@ Result = TypeVar("Result")
 PASSED_ON = ("PYTHONPATH", "JAX_PLATFORMS", "XLA_FLAGS", "MINARI_DATASETS_PATH", "TRAJSTITCH_COMMIT")
 """Environment variables that workers get from the process that calls them."""
 
+STARTS = 3
+"""How often it is tried to start a cluster on this machine."""
+
 
 @dataclass(frozen=True)
 class RaySettings:
@@ -66,11 +69,15 @@ class RayCluster:
             options |= {"num_cpus": self.settings.workers, "include_dashboard": False}
         elif self.settings.workers is not None:
             raise InputError("`workers` is for a cluster that is started for this command, not for one with an address")
-        try:
-            self.ray.init(address, **options)
-        except Exception as error:  # Ray raises plain ones too, such as when this machine is too busy
-            self.ray.shutdown()
-            raise InputError(f"no Ray cluster at {address or 'this machine'}: {one_line(str(error))}") from error
+        for left in reversed(range(STARTS)):
+            try:
+                self.ray.init(address, **options)
+                break
+            except Exception as error:  # Ray raises plain ones too: a busy machine takes longer than it waits
+                self.ray.shutdown()
+                if not left or "timed out during startup" not in str(error):
+                    where = address or "this machine"
+                    raise InputError(f"no Ray cluster at {where}: {one_line(str(error))}") from error
         have = self.ray.cluster_resources()
         logger.info(f"Ray: {have.get('CPU', 0):g} cores and {have.get('GPU', 0):g} GPUs")
 

@@ -14,17 +14,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from tyro.conf import Positional
 
-from trajstitch.benchmark.ladder import SHIPPED, TASKS
+from trajstitch.benchmark.ladder import SHIPPED, TASKS, Ladder, load_ladder, save_ladder, shipped
 from trajstitch.errors import InputError
 from trajstitch.experiments.command import run_command
 from trajstitch.learning.bounds import Bounds
 from trajstitch.progress import logger
+from trajstitch.storage.atomic import replacing
 from trajstitch.storage.markdown import markdown_table
 from trajstitch.storage.runs import write_json
 
@@ -74,7 +75,8 @@ class Run(Size):
 
 @dataclass(frozen=True, kw_only=True)
 class Ship:
-    """Put the SAC ladders that were trained where the built-in sets find them."""
+    """Put the SAC ladders that were trained where the built-in sets find them; of those tasks' TD3 ladders, only the
+    expert stays, from which the expert-fraction sets are made."""
 
     folder: Positional[Path]
     """The folder of the trainings."""
@@ -85,8 +87,7 @@ def pieces(asked: Size) -> list[Piece]:
     folder, small = asked.folder, asked.small
     train = ["--steps", "3000000", "--seeds", "5", "--evaluators", "8"]
     if small:
-        train = ["--steps", "800", "--environments", "2", "--round-steps", "20", "--checkpoint-every", "200"]
-        train += ["--episodes", "1", "--snapshot-every", "200", "--evaluators", "1"]
+        train = ["--steps", "12000", "--checkpoint-every", "2000", "--snapshot-every", "2000", "--episodes", "1"]
     experts = [
         Piece(
             f"expert-{task}",
@@ -191,13 +192,19 @@ def ship(asked: Ship) -> None:
     for task in TASKS:
         ladder = asked.folder / f"sac-{task}" / "ladder.safetensors"
         if ladder.exists():
-            target = SHIPPED / f"{task}-sac.safetensors"
-            target.write_bytes(ladder.read_bytes())
-            print(target.name)
+            with replacing(shipped(task, "sac"), force=True) as fresh:
+                fresh.write_bytes(ladder.read_bytes())
+            save_ladder(experts_alone(load_ladder(task)), shipped(task))
+            print(f"{task}: shipped")
         else:
             logger.warning(f"{ladder}: not there yet")
     whole = sum(path.stat().st_size for path in SHIPPED.iterdir())
     print(f"all ladders together: {whole / 1e6:.1f} MB")
+
+
+def experts_alone(ladder: Ladder) -> Ladder:
+    """Return a ladder of the expert alone."""
+    return replace(ladder, checkpoints=ladder.checkpoints[-1:], chosen_medium=None)
 
 
 def _with_progress(asked: Size) -> Iterator[tuple[Piece, bool]]:
