@@ -67,6 +67,7 @@ class RayCluster:
         options: dict[str, Any] = {"runtime_env": {"env_vars": passed}, "log_to_driver": False}
         if address is None:
             options |= {"num_cpus": self.settings.workers, "include_dashboard": False}
+            options["_system_config"] = {"worker_niceness": 0}  # the command itself only waits
         elif self.settings.workers is not None:
             raise InputError("`workers` is for a cluster that is started for this command, not for one with an address")
         for left in reversed(range(STARTS)):
