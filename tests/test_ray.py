@@ -12,7 +12,6 @@ import pytest
 from point import collect
 from trajstitch import Trajectories, cli, formats
 from trajstitch.engines.ray_cluster import RayCluster, RaySettings
-from trajstitch.engines.workers import LOCAL, Local
 from trajstitch.errors import InputError
 from trajstitch.experiments import grid
 from trajstitch.experiments.cells import read_results
@@ -169,8 +168,3 @@ def test_stitch_command_on_a_cluster_writes_the_same_data(cluster: RayCluster, t
         data = formats.load(f"npz:{target}")
         written.append((data.observations.tobytes(), data.actions.tobytes(), data.rewards.tobytes()))
     assert written[0] == written[1]
-
-
-def test_local_workers_apply_functions_here() -> None:
-    assert [*LOCAL.map(lambda shared, part: shared + part, 1, [1, 2])] == [2, 3]
-    assert Local.rows is None
