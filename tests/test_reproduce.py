@@ -13,6 +13,7 @@ from trajstitch.experiments import grid
 from trajstitch.experiments.cells import read_results
 from trajstitch.experiments.comparison import Table
 from trajstitch.experiments.expert_fraction import nearer, scaled_divergences
+from trajstitch.experiments.iterations import data_returns
 from trajstitch.experiments.methods import Asked, cells_of, limited
 from trajstitch.experiments.reproduce import EXPERIMENTS, Reproduce, experiment_named, reproduce
 from trajstitch.experiments.stitched import best_covering, learned_from
@@ -128,7 +129,12 @@ def test_variants_that_differ_after_the_models_share_them(folder, caplog):
 
 def test_more_passes_continue_from_fewer_to_the_same_bits(folder, caplog):
     with caplog.at_level("INFO", "trajstitch"):
-        page, _ = measure(folder, "iterations", "0", "1", "2", stitchings=1)
+        page, results = measure(folder, "iterations", "0", "1", "2", stitchings=1)
+    returns = data_returns(Table(results, tuple(EXPERIMENTS["iterations"].methods)))
+    assert [*returns] == [("point", "1"), ("point", "0"), ("point", "2")]
+    assert returns["point", "0"] == pytest.approx(Point().collect().returns.mean(), rel=1e-4)
+    assert f"| point | {returns['point', '0'][0]:.1f} | {returns['point', '1'][0]:.1f} |" in page.read_text()
+    assert (page.parent / "iterations-data.svg").read_text().startswith("<?xml")
     assert "resuming after pass 1" in caplog.text
     assert "| set | 0 passes (BC) | 1 pass | 2 passes |" in page.read_text()
     two = EXPERIMENTS["iterations"].methods["2"].stitched

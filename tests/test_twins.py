@@ -1,6 +1,7 @@
 """Sets of SAC ladders: sampled policies, the replay of a run in proportion, and the choice of what is nearest."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from trajstitch.benchmark.d4rl_facts import D4RL, SetFacts, distance, misses
 from trajstitch.benchmark.ladder import Checkpoint, Ladder, load_ladder, save_ladder
 from trajstitch.benchmark.selection import TWIN_CHECKPOINTS, TWIN_UP_TO_MEDIUM, choose, twins
 from trajstitch.errors import InputError
+from trajstitch.experiments.full_size import experts_alone
 from trajstitch.policies.policy import sampled
 
 
@@ -28,7 +30,7 @@ def ladder() -> Ladder:
         Checkpoint(steps, float(steps), 1.0, 20, layers)
         for steps, layers in zip((10_000, 30_000, 60_000, 200_000), policies, strict=True)
     )
-    return Ladder("hopper", "Hopper-v5", checkpoints, 3, "sac", 10_000, 2)
+    return Ladder("hopper", "Hopper-v5", checkpoints, 3, algorithm="sac", random_steps=10_000, chosen_medium=2)
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +118,21 @@ def test_twins_are_the_checkpoints_nearest_to_d4rls_sets() -> None:
     assert len(steps) == TWIN_CHECKPOINTS + 1
     assert at == TWIN_UP_TO_MEDIUM - 1
     assert np.diff(steps[: at + 1]).max() <= 20_000
+
+
+def test_all_ladders_together_stay_under_sixteen_megabytes(tmp_path: Path) -> None:
+    """Those of SAC at their full number of checkpoints, and TD3's experts."""
+    for task, (observations, actions) in {"hopper": (11, 3), "walker2d": (17, 6), "halfcheetah": (17, 6)}.items():
+        sizes = (observations, 256, 256, 2 * actions)
+        layers = [(np.zeros(shape, "f4"), np.zeros(shape[1], "f4")) for shape in pairwise(sizes)]
+        whole = tuple(Checkpoint(1_000_000, 1234.5678, 123.4567, 20, layers) for _ in range(TWIN_CHECKPOINTS + 1))
+        curves = {seed: [(10_000 * step, 1234.5678) for step in range(300)] for seed in range(5)}
+        save_ladder(Ladder(task, "v5", whole, 0, curves, algorithm="sac"), tmp_path / f"{task}-sac.safetensors")
+        alone = experts_alone(load_ladder(task))
+        save_ladder(alone, tmp_path / f"{task}.safetensors")
+        kept = load_ladder(tmp_path / f"{task}.safetensors").expert.layers
+        assert all((one[0] == other[0]).all() for one, other in zip(kept, load_ladder(task).expert.layers, strict=True))
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 16_000_000
 
 
 def test_ladder_up_to_a_medium_that_is_given_is_spaced_evenly() -> None:

@@ -44,17 +44,17 @@ class Ladder:
     """In training order; the last one is the expert."""
     seed: int
     """The seed of the training run that the checkpoints come from."""
+    curves: dict[int, list[tuple[int, float]]] = field(default_factory=dict, repr=False)
+    """Seed to (environment steps, mean return) at each evaluation, for every seed that was trained."""
+    versions: dict[str, str] = field(default_factory=dict, repr=False)
+    machine: str = field(default="", repr=False)
+    command: str = field(default="", repr=False)
     algorithm: str = "td3"
     """td3, whose policies are deterministic, or sac, whose policies are stochastic."""
     random_steps: int = 0
     """Environment steps with random actions at the start of the run."""
     chosen_medium: int | None = None
     """Index of the medium policy, where it was chosen when the ladder was made."""
-    curves: dict[int, list[tuple[int, float]]] = field(default_factory=dict, repr=False)
-    """Seed to (environment steps, mean return) at each evaluation, for every seed that was trained."""
-    versions: dict[str, str] = field(default_factory=dict, repr=False)
-    machine: str = field(default="", repr=False)
-    command: str = field(default="", repr=False)
 
     @property
     def expert(self) -> Checkpoint:

@@ -12,7 +12,7 @@ medium, of how often the steps double or halve the transitions.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -47,7 +47,7 @@ class Chosen(NamedTuple):
     medium: int | None
 
 
-def best_policies(curves: dict[int, Curve]) -> Chosen:
+def best_policies(curves: Mapping[int, Curve]) -> Chosen:
     """Choose a ladder up to the best policy.
 
     The best seed has the highest mean over its last ten evaluations, so that no single lucky checkpoint decides. The
@@ -60,7 +60,7 @@ def best_policies(curves: dict[int, Curve]) -> Chosen:
     return Chosen(seed, [rows[i][0] for i in picked], None)
 
 
-def twins(task: str, curves: dict[int, Curve], measure: Measure) -> Chosen:
+def twins(task: str, curves: Mapping[int, Curve], measure: Measure) -> Chosen:
     """Choose the ladder that makes the twins of a task's sets, as above. No seed with one checkpoint can be chosen."""
     medium, replay, expert = (D4RL[f"{task}/{kind}"] for kind in ("medium", "medium-replay", "expert"))
 

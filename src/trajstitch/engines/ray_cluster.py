@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any, TypeVar
 
-from trajstitch.errors import InputError
+from trajstitch.errors import InputError, one_line
 from trajstitch.learning.bounds import Bounds, check_bounds
 from trajstitch.progress import logger, progress
 
@@ -19,6 +19,9 @@ Result = TypeVar("Result")
 
 PASSED_ON = ("PYTHONPATH", "JAX_PLATFORMS", "XLA_FLAGS", "MINARI_DATASETS_PATH", "TRAJSTITCH_COMMIT")
 """Environment variables that workers get from the process that calls them."""
+
+STARTS = 3
+"""How often it is tried to start a cluster on this machine."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,10 @@ class RayCluster:
         check_bounds(self.settings)
         try:
             import ray
+            from ray import exceptions
         except ImportError as error:
             raise InputError('Ray is not installed: pip install "trajstitch[ray]"') from error
-        self.ray = ray
+        self.ray, self.exceptions = ray, exceptions
         if not ray.is_initialized():
             self._connect()
 
@@ -63,12 +67,18 @@ class RayCluster:
         options: dict[str, Any] = {"runtime_env": {"env_vars": passed}, "log_to_driver": False}
         if address is None:
             options |= {"num_cpus": self.settings.workers, "include_dashboard": False}
+            options["_system_config"] = {"worker_niceness": 0}  # the command itself only waits
         elif self.settings.workers is not None:
             raise InputError("`workers` is for a cluster that is started for this command, not for one with an address")
-        try:
-            self.ray.init(address, **options)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise InputError(f"no Ray cluster at {address or 'this machine'}: {error}") from error
+        for left in reversed(range(STARTS)):
+            try:
+                self.ray.init(address, **options)
+                break
+            except Exception as error:  # Ray raises plain ones too: a busy machine takes longer than it waits
+                self.ray.shutdown()
+                if not left or "timed out during startup" not in str(error):
+                    where = address or "this machine"
+                    raise InputError(f"no Ray cluster at {where}: {one_line(str(error))}") from error
         have = self.ray.cluster_resources()
         logger.info(f"Ray: {have.get('CPU', 0):g} cores and {have.get('GPU', 0):g} GPUs")
 
@@ -112,10 +122,10 @@ class RayCluster:
         """Return a task's result; raise what it raised, or in one line that its workers were lost."""
         try:
             return self.ray.get(reference)
-        except self.ray.exceptions.RayTaskError as error:
+        except self.exceptions.RayTaskError as error:
             raise error.cause if isinstance(error.cause, Exception) else error from None
-        except self.ray.exceptions.RayError as error:
-            line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        except self.exceptions.RayError as error:
+            line = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise InputError(f"a task failed on the cluster {self.settings.retries + 1} times: {line}") from error
 
 

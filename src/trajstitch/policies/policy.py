@@ -306,7 +306,7 @@ def sampled(layers: Layers, observation: np.ndarray, away: np.ndarray, bound: np
     Standard normal `away` samples the policy; 0 gives its mode.
     """
     mean, log_std = np.split(outputs(layers, observation), 2, axis=-1)
-    std = np.exp(np.clip(log_std, *map(np.float32, SQUASHED_LOG_STD)))
+    std = np.exp(np.clip(log_std, np.float32(SQUASHED_LOG_STD[0]), np.float32(SQUASHED_LOG_STD[1])))
     return np.float32(bound) * np.tanh(mean + std * np.asarray(away, np.float32))
 
 

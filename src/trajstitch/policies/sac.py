@@ -81,8 +81,16 @@ class SAC:
 
     name: ClassVar[str] = "sac"
     actor_outputs: ClassVar[int] = 2
-    policy_delay: ClassVar[int] = 1
-    exploration_noise: ClassVar[float] = 1.0
+
+    @property
+    def policy_delay(self) -> int:
+        """The policy is updated with the critics."""
+        return 1
+
+    @property
+    def exploration_noise(self) -> float:
+        """Actions taken while training are the policy's own samples."""
+        return 1.0
 
     def init(self, key: PRNGKeyArray, observations: int, bound: tuple[float, ...]) -> State:
         actor_key, critic_key = jax.random.split(key)
