@@ -37,11 +37,11 @@ def write_page(page: Path, faults: Sequence[Fault], tried: Sequence[dict[str, An
         "Small faults put into the core one at a time, and whether the nearest tests of the file notice "
         f"(`tests/mutants/nearest.py`). {len(drawn):,} of {len(faults):,} faults, drawn with seed {seed}: cosmic-ray's "
         "operators, and names that are easily taken for each other (`tests/mutants/faults.py`). Left out are "
-        "annotations, decorators, imports, assertions and the text of errors and logs. Types and shapes are not checked "
-        "here, as they are in `make test`. Intervals are of 95 % (Wilson), for all faults of the room.",
+        "annotations, decorators, imports, assertions and the text of errors and logs. Types and shapes are not "
+        "checked here, as they are in `make test`. Intervals are of 95 % (Wilson), for all faults of the room.",
         "",
-        f"Beside them {len(chosen)} faults chosen by hand (`tests/mutants/sabotages.py`), such as the highest instead of "
-        f"the lowest predicted reward: {sum(one['verdict'] == 'noticed' for one in chosen)} are noticed.",
+        f"Beside them {len(chosen)} faults chosen by hand (`tests/mutants/sabotages.py`), such as the highest instead "
+        f"of the lowest predicted reward: {sum(one['verdict'] == 'noticed' for one in chosen)} are noticed.",
         "",
         markdown_table(("room", "faults", "tried", "noticed", "noticed, of those that change what is computed"), rows),
         "",

@@ -1,8 +1,14 @@
-"""Faults chosen by hand: what would do the most harm if nobody noticed. Each is a file, what stands there, and the fault."""
+"""Faults chosen by hand: those that would do the most harm unnoticed. Each is a file, what stands there, and the fault."""
+
+# ruff: noqa: E501
 
 SABOTAGES: tuple[tuple[str, str, str], ...] = (
     ("stitching/walk.py", "terminated[walker[jumped]] = graph.terminal", "truncated[walker[jumped]] = graph.terminal"),
-    ("stitching/walk.py", "terminated[walker[stepped]] = paths.terminated", "terminated[walker[stepped]] = paths.truncated"),
+    (
+        "stitching/walk.py",
+        "terminated[walker[stepped]] = paths.terminated",
+        "terminated[walker[stepped]] = paths.truncated",
+    ),
     ("stitching/walk.py", "terminated[walker[~goes_on]], truncated[walker[~goes_on]] = False, True", "pass"),
     ("stitching/walk.py", "(graph.terminal[node] | (not beyond_ends))", "(graph.terminal[node] | beyond_ends)"),
     ("stitching/graph.py", "found.action).min(0)", "found.action).max(0)"),
@@ -17,8 +23,16 @@ SABOTAGES: tuple[tuple[str, str, str], ...] = (
     ("stitching/planning.py", "price = config.pessimism * slope(", "price = 0.001 * config.pessimism * slope("),
     ("stitching/planning.py", "jump - price * edges", "jump + price * edges"),
     ("stitching/planning.py", "graph.terminal | stops", "graph.terminal"),
-    ("stitching/planning.py", "np.where(data.episode_terminated, 0, usual)", "np.where(data.episode_truncated, 0, usual)"),
-    ("stitching/planning.py", "open_ends = np.flatnonzero(last & ~problem.terminal)", "open_ends = np.flatnonzero(last)"),
+    (
+        "stitching/planning.py",
+        "np.where(data.episode_terminated, 0, usual)",
+        "np.where(data.episode_truncated, 0, usual)",
+    ),
+    (
+        "stitching/planning.py",
+        "open_ends = np.flatnonzero(last & ~problem.terminal)",
+        "open_ends = np.flatnonzero(last)",
+    ),
     ("stitching/capacity.py", "capacity // VISITS_A_JUMP", "capacity"),
     ("stitching/capacity.py", "math.ceil(len(data) ** 0.5)", "len(data)"),
     ("stitching/capacity.py", "free = ~furthest.passed(slot[asking], target)", "free = np.ones(len(asking), bool)"),
@@ -37,10 +51,22 @@ SABOTAGES: tuple[tuple[str, str, str], ...] = (
     ("stitching/jump_tests.py", "np.maximum(beyond, _beyond(nearby", "np.minimum(beyond, _beyond(nearby"),
     ("stitching/jump_tests.py", "low > replaced", "low < replaced"),
     ("stitching/jump_tests.py", "each.min(1)", "each.max(1)"),
-    ("stitching/config.py", "ForwardDynamics(steps=50_000, epochs=200), limit=0.2", "ForwardDynamics(steps=50_000, epochs=200), limit=None"),
-    ("stitching/config.py", '"precedent": Precedent(),\n            "consistency": Consistency(ForwardDynamics(steps=50', '"precedent": Precedent(None),\n            "consistency": Consistency(ForwardDynamics(steps=50'),
+    (
+        "stitching/config.py",
+        "ForwardDynamics(steps=50_000, epochs=200), limit=0.2",
+        "ForwardDynamics(steps=50_000, epochs=200), limit=None",
+    ),
+    (
+        "stitching/config.py",
+        '"precedent": Precedent(),\n            "consistency": Consistency(ForwardDynamics(steps=50',
+        '"precedent": Precedent(None),\n            "consistency": Consistency(ForwardDynamics(steps=50',
+    ),
     ("stitching/config.py", "epochs=200),\n        plan=Plan(max_visits=0.025)", "epochs=200),\n        plan=Plan()"),
-    ("stitching/config.py", "reward=GenerativeReward(steps=500_000)", "reward=GenerativeReward(steps=50_000, hidden=(256, 256))"),
+    (
+        "stitching/config.py",
+        "reward=GenerativeReward(steps=500_000)",
+        "reward=GenerativeReward(steps=50_000, hidden=(256, 256))",
+    ),
     ("stitching/config.py", 'radius="authors", standardise=False', 'radius="authors"'),
     ("models/dynamics.py", "keep: Annotated[int, Bounds(1)] = 5", "keep: Annotated[int, Bounds(1)] = 7"),
     ("models/dynamics.py", "LOG_STD = (-6.0, 2.0)", "LOG_STD = (-2.0, 2.0)"),
@@ -50,13 +76,29 @@ SABOTAGES: tuple[tuple[str, str, str], ...] = (
     ("models/reward.py", "every=self.critic_steps", "every=1"),
     ("models/reward.py", "found[(half + 1) % len(found)", "found[half % len(found)"),
     ("models/reward.py", "adam(self.learning_rate, 0.5, 0.999)", "adam(self.learning_rate)"),
-    ("models/value.py", "model.standardised(model.target, batch.next_observation).min(0)", "model.standardised(model.online, batch.next_observation).max(0)"),
+    (
+        "models/value.py",
+        "model.standardised(model.target, batch.next_observation).min(0)",
+        "model.standardised(model.online, batch.next_observation).max(0)",
+    ),
     ("models/value.py", "jnp.where(batch.terminated, 0, ", "jnp.where(batch.terminated, 1, "),
-    ("policies/iql.py", "self.target_critics(batch.observation, batch.action).min(0)", "self.critics(batch.observation, batch.action).max(0)"),
-    ("policies/iql.py", "self.target_critics(batch.observation, batch.action).min(0)", "self.critics(batch.observation, batch.action).min(0)"),
+    (
+        "policies/iql.py",
+        "self.target_critics(batch.observation, batch.action).min(0)",
+        "self.critics(batch.observation, batch.action).max(0)",
+    ),
+    (
+        "policies/iql.py",
+        "self.target_critics(batch.observation, batch.action).min(0)",
+        "self.critics(batch.observation, batch.action).min(0)",
+    ),
     ("policies/iql.py", "weight = jnp.where(above > 0, self.expectile", "weight = jnp.where(above < 0, self.expectile"),
     ("policies/iql.py", "(1 - batch.terminated) * following", "following"),
-    ("policies/td3.py", "model.target_critics(batch.next_observation, action).min(0)", "model.target_critics(batch.next_observation, action).max(0)"),
+    (
+        "policies/td3.py",
+        "model.target_critics(batch.next_observation, action).min(0)",
+        "model.target_critics(batch.next_observation, action).max(0)",
+    ),
     ("policies/td3.py", "model.target_actor(batch.next_observation)", "model.actor(batch.next_observation)"),
     ("policies/td3.py", "-noise_clip, noise_clip)", "-1, 1)"),
     ("policies/td3_bc.py", "error - weight * value.mean()", "error + weight * value.mean()"),
@@ -65,4 +107,4 @@ SABOTAGES: tuple[tuple[str, str, str], ...] = (
     ("learning/fit.py", "better = waiting & (found < state.best_loss)", "better = found < state.best_loss"),
     ("learning/fit.py", "loss = algorithm.objectives()[0].loss", "loss = algorithm.objectives()[-1].loss"),
     ("learning/fit.py", "return (number + 1) % objective.every == 0", "return number % objective.every == 0"),
-)  # fmt: skip
+)
