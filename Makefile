@@ -1,6 +1,6 @@
 # Every target sets up what it needs, once. `make demo` and `make test` are all a fresh machine has to know.
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test soak test-gpu test-browser test-ray lint format bits bench interop peers clean
+.PHONY: help demo docs test lock matrix mutants fuzz-readers soak test-gpu test-browser test-ray lint format bits bench interop peers clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -24,6 +24,10 @@ help:
 	@echo "make bench    the benchmarks, with tables on the screen and JSON in benchmarks/results/; worlds.py takes hours, and resumes"
 	@echo "make interop  other libraries read what we write (an environment of its own)"
 	@echo "make peers    d3rlpy's policies beside ours, on the same data (an environment of its own; 15 minutes on 2 cores)"
+	@echo "make mutants  small faults in the core, one at a time: which ones the nearest tests notice (hours for all of them)"
+	@echo "make matrix   Python 3.11 to 3.13 with the lowest and the newest release of each dependency (needs uv)"
+	@echo "make fuzz-readers  atheris on the readers of every format (Linux)"
+	@echo "make lock     resolve the dependencies again (needs uv)"
 	@echo "make clean    remove the environments and everything made by these commands"
 
 # $(1): folder of the environment, $(2): what to install into it
@@ -34,9 +38,36 @@ define install
 	else $(PYTHON) -m venv $(1) && $(1)/bin/python -m pip install -q --disable-pip-version-check $(2); fi
 endef
 
-$(READY): pyproject.toml
-	$(call install,.venv,-e '.[dev]')
+# Dependencies are those of the lock file, by their hashes; the project itself then needs no registry.
+$(READY): pyproject.toml requirements.lock
+	$(call install,.venv,--require-hashes -r requirements.lock)
+	@if command -v uv >/dev/null; then uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .; \
+	else $(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .; fi
 	@touch $@
+
+# Needs uv: resolves the dependencies again, for every Python and system at once.
+lock:
+	@uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header \
+	--upgrade --extra dev pyproject.toml -o requirements.lock
+	@sed -i "1i # What .venv is made of, for Python 3.11 to 3.13, with the hash of every file: made by 'make lock', not by hand." \
+	requirements.lock
+
+# The interpreters that are there, each with the lowest and the newest release of every dependency; needs uv.
+matrix:
+	@$(PYTHON) tests/matrix.py --page docs/results/matrix.md
+
+# Small faults in the core, and whether the nearest tests notice: make mutants SAMPLE=500
+SAMPLE ?= 200
+mutants: $(READY)
+	$(call install,.venv,-e '.[mutants]')
+	PYTHONPATH=tests $(BIN)/python -m mutants --sample $(SAMPLE)
+	PYTHONPATH=tests $(BIN)/python -m mutants --sample $(SAMPLE) --report docs/results/mutants.md
+
+# Atheris on the readers; Linux alone: make fuzz-readers SECONDS_EACH=600
+SECONDS_EACH ?= 60
+fuzz-readers: $(READY)
+	$(call install,.venv,-e '.[fuzz]')
+	PYTHONPATH=tests $(BIN)/python -m fuzz_readers --seconds $(SECONDS_EACH)
 
 demo: $(READY)
 	@$(BIN)/python -m trajstitch.experiments.demo run

@@ -7,6 +7,7 @@ the data and the networks' weights, and computes one state, pair and trajectory 
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -76,8 +77,23 @@ class Trajectory:
         return [self.start, *(step.target for step in self.steps)]
 
 
-def member(models: Any, number: int) -> Any:
-    return jax.tree.map(lambda leaf: leaf[number], models)
+def members_of(models: Any) -> list[Any]:
+    """The models that are stacked along a leading axis, with NumPy's arrays."""
+    count = len(jax.tree.leaves(models)[0])
+    return [jax.tree.map(lambda leaf, at=at: plain.array(leaf[at]), models) for at in range(count)]
+
+
+def remembered(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method, which computes each result once."""
+
+    def remembering(self: Any, *given: Any, **named: Any) -> Any:
+        known = self.__dict__.setdefault(f"_{method.__name__}", {})
+        key = (*given, *named.values())
+        if key not in known:
+            known[key] = method(self, *given, **named)
+        return known[key]
+
+    return remembering
 
 
 @dataclass(eq=False)
@@ -89,6 +105,9 @@ class PlanningOracle:
 
     def __post_init__(self) -> None:
         data = self.data
+        self.inverse = jax.tree.map(plain.array, self.models.inverse)
+        self.forward = members_of(self.models.tests["consistency"].members)
+        self.reward = members_of(self.models.reward)
         self.nodes = range(len(data.observations))
         self.state = data.observations.astype(np.float64)
         self.episode, self.last, self.terminal = [], [], []
@@ -134,9 +153,11 @@ class PlanningOracle:
             found |= set(self.near[node + 1])
         return sorted(found)
 
+    @remembered
     def distance(self, one: int, other: int) -> float:
         return float(np.linalg.norm((self.state[one] - self.state[other]) / self.spread))
 
+    @remembered
     def precedent(self, source: int, target: int, *, own: bool) -> float:
         """How near the nearest logged step does the same, over the length; NaN for a jump of no length."""
         length = self.distance(source, target)
@@ -154,9 +175,10 @@ class PlanningOracle:
         found = [self.precedent(node, node + 1, own=False) for node in self.steps]
         return max(0.2, float(np.quantile([apart for apart in found if not math.isnan(apart)], 0.1)))
 
+    @remembered
     def action(self, source: int, target: int) -> np.ndarray:
         """The most plausible action of the inverse model."""
-        model = self.models.inverse
+        model = self.inverse
         latent = np.zeros(2 * self.data.action_size)
         seen = np.concatenate(
             (
@@ -171,9 +193,7 @@ class PlanningOracle:
     def led_to(self, source: int, action: np.ndarray) -> list[tuple[np.ndarray, float]]:
         """The change and the reward that each forward model predicts."""
         found = []
-        forward = self.models.tests["consistency"].members
-        for number in range(len(forward.network.layers[0][0])):
-            model = member(forward, number)
+        for model in self.forward:
             seen = np.concatenate(
                 (plain.standardised(model.observation, self.state[source]), plain.standardised(model.action, action))
             )
@@ -183,14 +203,13 @@ class PlanningOracle:
 
     def length(self, source: int, target: int) -> float:
         """Of a step, in the columns that the forward models explain."""
-        forward = self.models.tests["consistency"]
-        change = (self.state[target] - self.state[source]) / plain.array(forward.members.observation.std[0])
-        return math.sqrt((plain.array(forward.weight) * change**2).sum())
+        change = (self.state[target] - self.state[source]) / self.forward[0].observation.std
+        return math.sqrt((plain.array(self.models.tests["consistency"].weight) * change**2).sum())
 
     def error(self, source: int, target: int, action: np.ndarray) -> float:
         """The distance by which the worst forward model says that the action misses the target."""
         forward = self.models.tests["consistency"]
-        std = plain.array(forward.members.observation.std[0])
+        std = self.forward[0].observation.std
         worst = 0.0
         for change, _ in self.led_to(source, action):
             miss = (change - (self.state[target] - self.state[source])) / std
@@ -220,6 +239,7 @@ class PlanningOracle:
         ]
         return float(np.median(ratios))
 
+    @remembered
     def consistency(self, source: int, target: int) -> float:
         """The error over the length, beyond what is usual; or that of the logged steps nearby, if it is larger."""
         length = max(self.length(source, target), 1e-6)
@@ -248,12 +268,9 @@ class PlanningOracle:
 
     # Rewards
 
-    def reward_models(self) -> range:
-        return range(len(self.models.reward.generator.layers[0][0]))
-
     def predicted_reward(self, number: int, source: int, target: int, action: np.ndarray) -> float:
         """The reward that a member of the reward model predicts; it sees whether the step terminates."""
-        model = member(self.models.reward, number)
+        model = self.reward[number]
         seen = np.concatenate(
             (
                 plain.standardised(model.observation, self.state[source]),
@@ -264,10 +281,12 @@ class PlanningOracle:
         )
         return float(plain.undone(model.reward, plain.network(model.generator.layers, seen[None])[0])[0])
 
+    @remembered
     def by_member(self, source: int, target: int) -> list[float]:
         action = self.action(source, target)
-        return [self.predicted_reward(number, source, target, action) for number in self.reward_models()]
+        return [self.predicted_reward(number, source, target, action) for number in range(len(self.reward))]
 
+    @remembered
     def lowest_reward(self, source: int, target: int) -> float:
         """The lowest that any reward or forward model predicts."""
         forward = [reward for _, reward in self.led_to(source, self.action(source, target))]

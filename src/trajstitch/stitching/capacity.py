@@ -51,8 +51,8 @@ def plan_with_capacity(
     problem = Problem.of(data, graph, config, rewards)
     if rewards is not None:  # the problem holds what they pay for each edge
         rewards = replace(rewards, jump=np.zeros(0))
-    solution = solve(problem, config)
-    chosen = PlannedEdges(graph, solution.values)
+    free = solve(problem, config)
+    chosen = PlannedEdges(graph, free.values)
     capacity = max(math.ceil(len(data) ** 0.5), round(config.max_visits * len(data)))
     most_uses = max(MIN_USES, capacity // VISITS_A_JUMP)
     logger.info(f"at most {capacity:,} trajectories may visit a state, and {most_uses:,} may make the same jump")
@@ -70,7 +70,7 @@ def plan_with_capacity(
             uses = count_uses(result, graph)
             full, used_up = visits >= capacity, uses >= most_uses
             around, walkers = problem.around(full, used_up), np.sort(part[~rebuilt[part]])
-            solution = solve(around, config) if full.any() or used_up.any() else solution
+            solution = solve(around, config) if full.any() or used_up.any() else free
             actions = ActionValues.of(around, solution.values, graph.offsets)
             room = Room(capacity - visits, most_uses - uses)
             best = BestFreeAction(graph, actions, room, None if rewards is None else rewards.stops)
