@@ -93,11 +93,18 @@ def train_together(
 ) -> list[list[Policy]]:
     """Train policies on each of several data sets, all at once: for each set what `train` returns.
 
-    On an accelerator this takes little longer than training on one set. The sets must have the same observation and
-    action sizes. `seed` is the first seed, of all sets or, as a list, of each. `resumed` takes the state before the
-    first step and returns the one to continue from. After each `every` steps, `each` is called with the state and the
-    mean metrics. The policies carry `config`; if not given, the algorithm's settings. `training_data` replaces the
-    algorithm's own.
+    On an accelerator this takes little longer than training on one set.
+
+    Args:
+        sets: The data sets; all must have the same observation and action sizes.
+        algorithm: The method with its settings; `BC()` if not given.
+        seeds: How many policies of each set.
+        seed: The first seed, of all sets or, as a list, of each.
+        resumed: Takes the state before the first step and returns the one to continue from.
+        each: Called after each `every` steps with the state and the mean metrics.
+        every: Steps between two calls of `each`.
+        config: What the policies carry as their config; the algorithm's settings if not given.
+        training_data: Makes what is learned from, in place of the algorithm's own.
     """
     algorithm = BC() if algorithm is None else algorithm
     first = list(seed) if isinstance(seed, list | tuple) else [seed] * len(sets)
