@@ -45,6 +45,8 @@ HELD_OUT = 0.1
 """Share of the episodes that is held out if there is no environment to evaluate in."""
 CHUNK = 1000
 """Steps between two reports of the metrics."""
+LONGEST_NAME = 40
+"""Characters of a data set's name beside a progress bar."""
 SAVE_SECONDS = 120
 """The state is saved this often, and at each checkpoint."""
 
@@ -125,7 +127,8 @@ def train_together(
 
     buffer, slices = fill_buffer(map(samples, sets), [data.steps for data in sets])
     state = resumed(initial_state(algorithm, sets[0], numbers))
-    title = f"{name_of(algorithm)}, {seeds} seed{'s' * (seeds > 1)}"
+    learned = f"{len(sets)} sets" if len(sets) > 1 else sets[0].metadata.name[:LONGEST_NAME]
+    title = f"{name_of(algorithm)}, {seeds} seed{'s' * (seeds > 1)}, on {learned}"
     state = fit(algorithm, state, buffer, slices.for_each(seeds), every=every, title=title, each=each)
     return deploy_each(algorithm, state, without_samples, first, seeds, configs)
 

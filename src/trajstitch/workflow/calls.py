@@ -1,6 +1,7 @@
 """The functions of the Python API whose data may also be named, by a URI, a path or a built-in set's name."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import overload
 
@@ -8,14 +9,16 @@ import numpy as np
 from jaxtyping import Float
 
 from trajstitch.benchmark import sources
+from trajstitch.data.checks import require_trajectories
 from trajstitch.data.trajectories import Metadata, Trajectories
+from trajstitch.errors import InputError
 from trajstitch.evaluation import compare as comparing
 from trajstitch.evaluation import evaluate as evaluating
 from trajstitch.policies import train as training
 from trajstitch.policies.algorithm import Algorithm
 from trajstitch.policies.policy import Policy, load_policies
-from trajstitch.stitching import pipeline
-from trajstitch.stitching.config import Preset, StitchConfig
+from trajstitch.stitching.config import Preset, StitchConfig, preset
+from trajstitch.stitching.pipeline import StitchJob, stitch_together
 from trajstitch.storage.runs import Run
 
 Data = Trajectories | str | Path
@@ -72,11 +75,16 @@ def stitch(
         seeds: Return a list of this many data sets, for `seed` and those after it: each has its own V and latents, all
             share the models and the graph of `seed`.
     """
-    options = {"passes": passes, "keep_original": keep_original, "stitchings": stitchings}
-    kept = _run(run, "stitch")
-    if seeds is None:
-        return pipeline.stitch(_loaded(data), config, seed, **options, run=kept)
-    return pipeline.stitch(_loaded(data), config, seed, **options, run=kept, seeds=seeds)
+    found = _loaded(data)
+    require_trajectories(found)
+    config = preset(config) if isinstance(config, str) else config
+    if not isinstance(config, StitchConfig):
+        raise InputError(f"`config` must be a preset's name or a StitchConfig, not {config!r}")
+    given = {"passes": passes, "keep_original": keep_original, "stitchings": stitchings}
+    config = replace(config, **{name: value for name, value in given.items() if value is not None})
+    job = StitchJob(found, config.for_data(found.metadata), seed, 1 if seeds is None else seeds, _run(run, "stitch"))
+    sets = [stitched.after for stitched in stitch_together([job])[0]]
+    return sets[0] if seeds is None else sets
 
 
 def train(
