@@ -16,29 +16,30 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """A terminal as stderr, wide enough for a bar and what stands beside it."""
+    """Return a terminal that stands in for stderr, wide enough for a bar and what stands beside it."""
     screen = Terminal()
-    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(sys, "stderr", screen)  # in the test itself: pytest sets it again after fixtures
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("TERM", "xterm")
     return screen
 
 
-def test_stages_within_stages_are_named(terminal: Terminal) -> None:
+def test_stages_within_stages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = terminal(monkeypatch)
     with in_stage(2, 5, "stitch"), in_stage(1, 6), progress.progress("inverse", 3) as advance:
         advance(1)
-    assert "2/5 stitch › 1/6 › inverse" in terminal.getvalue()
+    assert "2/5 stitch › 1/6 › inverse" in screen.getvalue()
     with progress.progress("alone", 3) as advance:
         advance(1)
-    assert "› alone" not in terminal.getvalue()
+    assert "› alone" not in screen.getvalue()
 
 
-def test_a_bar_says_what_is_trained_on_which_data_and_that_it_compiles(terminal: Terminal) -> None:
+def test_a_bar_says_what_is_trained_on_which_data_and_that_it_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = terminal(monkeypatch)
     train(collect(episodes=3, length=5), BC(steps=20, hidden=(3,)), 2)
-    shown = terminal.getvalue()
-    assert "bc, 2 seeds, on unnamed" in shown
+    shown = screen.getvalue()
+    assert "bc, 2 seeds, on point" in shown
     assert shown.index("compiling") < shown.index("loss")
 
 
