@@ -11,8 +11,8 @@ from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
 from trajstitch.stitching import improve
 from trajstitch.stitching.acceptance import Rules
-from trajstitch.stitching.pipeline import stitch
 from trajstitch.storage.runs import Run
+from trajstitch.workflow.calls import stitch
 
 DIVERSE = replace(GREEDY, rules=Rules(value_test=False), passes=2)
 

@@ -78,7 +78,7 @@ def policies() -> dict[str, NetworkPolicy]:
     """Policies of every kind before their first step, with a larger last layer, so that actions fill their bounds."""
     found = {}
     for name, (kind, data) in ALGORITHMS.items():
-        (policy,) = deploy(kind, initial_state(kind, data, [3]), kind.training_data(data), [3], settings(kind))
+        policy: Any = deploy(kind, initial_state(kind, data, [3]), kind.training_data(data), [3], settings(kind))[0]
         weight, bias = policy.layers[-1]
         found[name] = replace(policy, layers=[*policy.layers[:-1], (4 * weight, bias)])
     return found

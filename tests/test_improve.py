@@ -10,7 +10,8 @@ from trajstitch.errors import InputError
 from trajstitch.learning.buffer import buffer_size
 from trajstitch.stitching.improve import Progress, StitchingTask, improve_together
 from trajstitch.stitching.paths import Paths
-from trajstitch.stitching.pipeline import Stages, StitchJob, split_key, stitch, stitch_together
+from trajstitch.stitching.pipeline import Stages, StitchJob, split_key, stitch_together
+from trajstitch.workflow.calls import stitch
 
 SAMPLED = replace(SMALL, sample_latents=True)
 

@@ -18,7 +18,7 @@ from trajstitch.benchmark.sources import reload_source
 from trajstitch.cli import run
 from trajstitch.data.labels import Labels, distinct
 from trajstitch.data.mend import LONGEST, mend
-from trajstitch.data.trajectories import Trajectories, concatenate
+from trajstitch.data.trajectories import Provenance, Trajectories, concatenate
 from trajstitch.errors import InputError
 from trajstitch.formats.columns import Columns
 from trajstitch.stitching.graph import Edges
@@ -219,8 +219,36 @@ def test_names_and_times_come_back_through_every_format(tmp_path: Path, name: st
     assert names(back) == [f"L-{lot}" for lot in range(7, 13)]
     if name.endswith("csv"):
         lines = (tmp_path / name).read_text(encoding="utf-8").replace('"', "").splitlines()
-        assert lines[0] == "lot,when,temp [°C],flow [l/h],valve,yield,terminated,truncated"
+        assert lines[0] == "lot,when,temp [°C],flow [l/h],valve,yield,terminated,truncated,trajstitch:1+1+2+1+1+1+1"
         assert lines[1].startswith("L-7,2024-03-01T06:00:00,")
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "tsv", "parquet"])
+@pytest.mark.parametrize("stitched", [False, True])
+def test_a_table_of_ours_needs_no_columns_under_any_names(tmp_path: Path, ending: str, stitched: bool) -> None:
+    data = load(plant.write(tmp_path / "log.csv", plant.rows()))
+    if stitched:
+        data = replace(data, provenance=Provenance.logged(data.offsets))
+    target = f"table:{tmp_path}/ours.{ending}"
+    formats.save(data, target)
+    again = trajstitch.load(target)
+    assert again.equals(data)
+    assert names(again) == names(data)
+    assert not [one for one in again.metadata.findings if "guessed" in one.detail or "not used" in one.detail]
+    header = (tmp_path / "ours.csv").read_text().partition("\n")[0] if ending == "csv" else None
+    assert header is None or header.startswith('"lot","when","temp [°C]","flow [l/h]","valve","yield",')
+    formats.save(again, f"table:{tmp_path}/third.{ending}")
+    assert trajstitch.load(f"table:{tmp_path}/third.{ending}").equals(data)
+
+
+def test_a_layout_counts_only_for_the_columns_it_was_written_for(tmp_path: Path) -> None:
+    data = load(plant.write(tmp_path / "log.csv", plant.rows()))
+    formats.save(data, f"table:{tmp_path}/ours.csv")
+    lines = (tmp_path / "ours.csv").read_text().splitlines()
+    (tmp_path / "more.csv").write_text("\n".join([f"note,{lines[0]}", *(f"x,{line}" for line in lines[1:])]))
+    with pytest.raises(InputError, match=r"can't tell which columns are the observations.*`columns\.observations`"):
+        trajstitch.load(f"table:{tmp_path}/more.csv")
+    assert load(f"table:{tmp_path}/more.csv").equals(data), "with its columns named it is read as before"
 
 
 def test_several_columns_of_an_episode_come_back_as_several(tmp_path: Path) -> None:
@@ -232,7 +260,7 @@ def test_several_columns_of_an_episode_come_back_as_several(tmp_path: Path) -> N
     data = trajstitch.load(f"table:{tmp_path / 'log.csv'}", columns=columns)
     assert names(data) == ["A / 3", "A / 4", "B / 3", "B / 4"]
     formats.save(data, f"table:{tmp_path / 'out.csv'}")
-    assert (tmp_path / "out.csv").read_text().replace('"', "").splitlines()[1] == "A,3,5,1,2,5,false,false"
+    assert (tmp_path / "out.csv").read_text().replace('"', "").splitlines()[1] == "A,3,5,1,2,5,false,false,"
 
 
 def test_names_follow_their_episodes(tmp_path: Path) -> None:

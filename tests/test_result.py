@@ -19,9 +19,9 @@ from trajstitch.data.trajectories import Trajectories, concatenate
 from trajstitch.errors import InputError
 from trajstitch.stitching import config, pipeline
 from trajstitch.stitching.acceptance import Rules
-from trajstitch.stitching.pipeline import stitch
 from trajstitch.stitching.result import assemble, changed
 from trajstitch.storage.runs import LOCK
+from trajstitch.workflow.calls import stitch
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from trajstitch.stitching.acceptance import Rules
 from trajstitch.stitching.config import StitchConfig
 from trajstitch.stitching.jump_tests import Consistency, Likelihood
 from trajstitch.stitching.neighbours import NeighbourSearch
-from trajstitch.stitching.pipeline import stitch
 from trajstitch.stitching.planning import Plan
+from trajstitch.workflow.calls import stitch
 
 SMALL = StitchConfig(
     tests={

@@ -17,16 +17,26 @@ if TYPE_CHECKING:
     from trajstitch.data.summary import inspect
     from trajstitch.data.trajectories import Metadata, Provenance, Trajectories, concatenate
     from trajstitch.errors import InputError
-    from trajstitch.evaluation.compare import Comparison, compare
-    from trajstitch.evaluation.evaluate import evaluate
+    from trajstitch.evaluation.compare import Comparison, Estimate
+    from trajstitch.evaluation.scores import Interval
     from trajstitch.formats import save
+    from trajstitch.formats.columns import Columns
+    from trajstitch.models.forward import ForwardDynamics
+    from trajstitch.models.inverse import InverseDynamics
+    from trajstitch.models.reward import GenerativeReward, RegressionReward
+    from trajstitch.models.value import TwinValue
     from trajstitch.policies.bc import BC, WeightedBC
     from trajstitch.policies.iql import IQL
     from trajstitch.policies.policy import NetworkPolicy, Policy, load_policy
     from trajstitch.policies.td3_bc import TD3BC
-    from trajstitch.policies.train import train, train_together
-    from trajstitch.stitching.config import StitchConfig
-    from trajstitch.stitching.pipeline import stitch
+    from trajstitch.policies.train import train_together
+    from trajstitch.stitching.acceptance import Rules
+    from trajstitch.stitching.config import ColumnChoice, StitchConfig, preset
+    from trajstitch.stitching.jump_tests import Consistency, Likelihood
+    from trajstitch.stitching.neighbours import NeighbourSearch
+    from trajstitch.stitching.planning import Plan
+    from trajstitch.stitching.precedent import Precedent
+    from trajstitch.workflow.calls import compare, evaluate, stitch, train
     from trajstitch.workflow.export import Exported, export
     from trajstitch.workflow.learn import Learned, learn
 
@@ -34,8 +44,12 @@ if TYPE_CHECKING:
 _HOME = {
     "InputError": "errors",
     "Comparison": "evaluation.compare",
-    "compare": "evaluation.compare",
-    "evaluate": "evaluation.evaluate",
+    "Estimate": "evaluation.compare",
+    "Interval": "evaluation.scores",
+    "compare": "workflow.calls",
+    "evaluate": "workflow.calls",
+    "Columns": "formats.columns",
+    "ColumnChoice": "stitching.config",
     "Exported": "workflow.export",
     "export": "workflow.export",
     "Learned": "workflow.learn",
@@ -57,8 +71,20 @@ _HOME = {
     "Trajectories": "data.trajectories",
     "concatenate": "data.trajectories",
     "StitchConfig": "stitching.config",
-    "stitch": "stitching.pipeline",
-    "train": "policies.train",
+    "Consistency": "stitching.jump_tests",
+    "Likelihood": "stitching.jump_tests",
+    "Precedent": "stitching.precedent",
+    "ForwardDynamics": "models.forward",
+    "InverseDynamics": "models.inverse",
+    "RegressionReward": "models.reward",
+    "GenerativeReward": "models.reward",
+    "TwinValue": "models.value",
+    "NeighbourSearch": "stitching.neighbours",
+    "Plan": "stitching.planning",
+    "Rules": "stitching.acceptance",
+    "preset": "stitching.config",
+    "stitch": "workflow.calls",
+    "train": "workflow.calls",
     "train_together": "policies.train",
 }
 
@@ -67,16 +93,31 @@ __all__ = [
     "IQL",
     "TD3BC",
     "Collect",
+    "ColumnChoice",
+    "Columns",
     "Comparison",
+    "Consistency",
+    "Estimate",
     "Exported",
+    "ForwardDynamics",
+    "GenerativeReward",
     "InputError",
+    "Interval",
+    "InverseDynamics",
     "Learned",
+    "Likelihood",
     "Metadata",
+    "NeighbourSearch",
     "NetworkPolicy",
+    "Plan",
     "Policy",
+    "Precedent",
     "Provenance",
+    "RegressionReward",
+    "Rules",
     "StitchConfig",
     "Trajectories",
+    "TwinValue",
     "WeightedBC",
     "collect",
     "compare",
@@ -87,6 +128,7 @@ __all__ = [
     "learn",
     "load",
     "load_policy",
+    "preset",
     "save",
     "stitch",
     "train",

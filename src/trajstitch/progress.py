@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Protocol
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -53,8 +54,21 @@ PLAIN_FIRST_SECONDS = 2.0
 PLAIN_EVERY_SECONDS = 10.0
 
 
+_stage = ContextVar("stage", default="")
+
+
+@contextmanager
+def in_stage(number: int, of: int, name: str = "") -> Iterator[None]:
+    """Say before all progress within which stage of how many it is; stages may hold stages of their own."""
+    token = _stage.set(f"{_stage.get()}{number}/{of}{name and ' '}{name} › ")
+    try:
+        yield
+    finally:
+        _stage.reset(token)
+
+
 class Advance(Protocol):
-    """Report `count` more units done; keyword arguments are shown beside the bar."""
+    """Report `count` more units done; keyword arguments are shown beside the bar, a `note` without its name."""
 
     def __call__(self, count: int = 1, /, **shown: float | str) -> None: ...
 
@@ -65,6 +79,7 @@ def progress(description: str, total: int, unit: str = "steps") -> Iterator[Adva
 
     Work that takes under two seconds is not logged.
     """
+    description = _stage.get() + description
     if sys.stderr.isatty():
         with _live(description, total, unit) as advance:
             yield advance
@@ -140,6 +155,7 @@ def _clock(seconds: float) -> str:
 
 def _format(shown: dict[str, float | str]) -> str:
     return ", ".join(
-        f"{name.replace('_', ' ')} {value if isinstance(value, str) else format(value, ',.4g')}"
+        (f"{name.replace('_', ' ')} " if name != "note" else "")
+        + (value if isinstance(value, str) else format(value, ",.4g"))
         for name, value in shown.items()
     )

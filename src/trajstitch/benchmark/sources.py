@@ -5,6 +5,7 @@ Also what a run records about its data set, and how it loads it again.
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from trajstitch import formats
@@ -36,8 +37,18 @@ def resolve(source: str) -> str:
     raise InputError(f"no built-in set {source!r}{hint}: `trajstitch sets` lists them")
 
 
+def uri_of(source: str | Path) -> str:
+    """Return what the user names as a URI (or a built-in set's name), where it is a file's path."""
+    text = str(source)
+    if not isinstance(source, Path) and not (_is_name(text) and Path(text).is_file()):
+        return text
+    if (scheme := formats.scheme_of(text)) is None:
+        raise InputError(f"{text}: its name doesn't tell its format: write it as a URI, such as npz:{text}")
+    return f"{scheme}:{text}"
+
+
 def load(
-    source: str,
+    source: str | Path,
     *,
     columns: Columns | None = None,
     missing: Missing | None = None,
@@ -47,13 +58,20 @@ def load(
     allow_changed: bool | None = None,
     fetch: bool = True,
 ) -> Trajectories:
-    """Load a data set by its URI, or a built-in set by its name (the first time, it is collected at full size).
+    """Load a data set, and check that its values are finite.
 
-    `columns` says what the columns of a table hold. NaN, infinite and blank values and gaps in time raise an error
-    unless `missing` mends them ("split", "interpolate" or "drop") or they are allowed. `resample` is a new step in
-    seconds, for logs with times. Files that declare far more data than they hold raise an error unless allowed, and so
-    do files that trajstitch wrote and that have changed since. Without `fetch`, nothing is downloaded or collected.
+    Args:
+        source: A URI, a file's path, or a built-in set's name (the first time, it is collected at full size).
+        columns: What the columns of a table hold; guessed from their names if not given.
+        missing: What mends NaN, infinite and blank values and gaps in time: "split", "interpolate" or "drop". If not
+            given, they raise an error that counts them.
+        resample: A new time between two steps in seconds, for logs with times.
+        allow_nonfinite: Leave values that are not finite as they are.
+        allow_large: Load a file that declares far more data than it holds.
+        allow_changed: Load a file that trajstitch wrote and that has changed since.
+        fetch: Without it, nothing is downloaded or collected.
     """
+    source = uri_of(source)
     uri = resolve(source)
     if not fetch and uri.startswith("minari:") and not formats.exists(uri):
         raise InputError(
@@ -71,7 +89,7 @@ def load(
 
 def require_apart(source: str, target: str) -> None:
     """Raise if saving to `target` would overwrite `source` or a built-in set."""
-    place = resolve(target)
+    source, place = uri_of(source), resolve(target)
     if _is_name(target):
         raise InputError(f"{target} is a built-in set and can't be written: give a target such as minari:my/set-v0")
     formats.require_apart(resolve(source), place)
@@ -94,7 +112,7 @@ def _collect_once(name: str) -> None:
 
 
 def describe_source(
-    source: str,
+    source: str | Path,
     columns: Columns | None,
     data: Trajectories,
     missing: Missing | None = None,
@@ -102,7 +120,7 @@ def describe_source(
     allow_changed: bool | None = None,
 ) -> dict[str, Any]:
     """Return what a run's config records about its data set; files by their absolute paths, for use from anywhere."""
-    facts = source_facts(data, source, None if columns is None else asdict(columns))
+    facts = source_facts(data, uri_of(source), None if columns is None else asdict(columns))
     return facts | _given(missing=missing, resample=resample, allow_changed=allow_changed)
 
 
@@ -141,7 +159,7 @@ def with_source(
     if record is None:
         return data
     facts = {
-        "source": absolute(source),
+        "source": absolute(uri_of(source)),
         "columns": None if columns is None else asdict(columns),
         "fingerprint": fingerprint,
         **_given(missing=missing, resample=resample, allow_changed=allow_changed),

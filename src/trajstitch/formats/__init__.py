@@ -114,9 +114,13 @@ def load(
 
 
 def save(data: "Trajectories", uri: str, *, force: bool = False, **options: Any) -> None:
-    """Save a data set: all of it or, on any failure, nothing. Overwrites an existing one only with `force`.
+    """Save a data set: all of it or, on any failure, nothing.
 
-    `options` are the format's own, such as `columns` for tables.
+    Args:
+        data: The data set.
+        uri: Where to, such as npz:log.npz or minari:my/log-v0.
+        force: Overwrite a data set that exists.
+        options: The format's own, such as `columns` for tables.
     """
     found, location = _find(uri)
     if data.labels is not None and not getattr(found, "KEEPS_LABELS", False):
@@ -178,12 +182,15 @@ def parse(uri: str) -> tuple[str, str]:
     return scheme, location
 
 
+def scheme_of(path: str) -> str | None:
+    """Return the scheme of the format whose files have names that end like this path; None if there is none."""
+    return next((scheme for scheme in FORMATS if path.endswith(_format(scheme).ENDINGS)), None)
+
+
 def scheme_hint(path: str) -> str:
     """Return " (a file? then write npz:FILE)" if a path without a scheme ends like the files of a format."""
-    for scheme in FORMATS:
-        if path.endswith(_format(scheme).ENDINGS):
-            return f" (a file? then write {scheme}:{path})"
-    return ""
+    scheme = scheme_of(path)
+    return "" if scheme is None else f" (a file? then write {scheme}:{path})"
 
 
 def _find(uri: str) -> tuple[Format, str]:

@@ -112,8 +112,6 @@ def resolve(columns: Columns, names: Sequence[str], source: str) -> tuple[Column
         if not many and len(found) > 1:
             raise InputError(f"{source}: {name} is one column, but {listed(found)} match {value!r}")
         chosen[name] = found if many else next(iter(found), None)
-    if not chosen["observations"]:
-        chosen["observations"] = _between_ours(chosen, distinct)
     for name in ("observations", "actions", "reward"):
         if not chosen[name]:
             what = f"which column is the {name}" if name == "reward" else f"which columns are the {name}"
@@ -145,17 +143,6 @@ def _matching(pattern: str, field: str, names: Sequence[str], source: str) -> Se
             f"{listed(names)}"
         )
     return found
-
-
-def _between_ours(chosen: dict[str, Any], names: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of a table in our layout that stand where we write observations, under names of their own.
-
-    A CSV file that we wrote keeps a log's own names and nothing else about them.
-    """
-    ours = ("episode", "step", *(chosen["actions"] or ("",)), "reward", "terminated", "truncated")
-    if not set(ours) <= set(names):
-        return ()
-    return tuple(names[names.index("step") + 1 : names.index(ours[2])])
 
 
 def _guess(field: str, names: Sequence[str], source: str) -> tuple[str, ...]:

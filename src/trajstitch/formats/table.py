@@ -34,6 +34,7 @@ from trajstitch.formats.arrow import Kind, Rows, open_table
 from trajstitch.formats.columns import Columns, describe, listed, resolve
 from trajstitch.formats.limits import Budget
 from trajstitch.formats.metadata import AGAIN, from_json, parse_object, to_json, without_seal
+from trajstitch.formats.own_layout import is_layout, layout_column, with_layout
 from trajstitch.formats.rows import with_note_on_unknown
 from trajstitch.formats.seal import changed, opened, require_unchanged_text, sealed, sealing_text
 from trajstitch.formats.table_rows import episodes_of
@@ -88,6 +89,7 @@ def load(
         allow_changed = True
     if ours is None:
         metadata = Metadata(name=path.name.partition(".")[0], source=source)
+        columns = with_layout(columns, file.names, len(set(PROVENANCE) & set(file.names)))
     else:
         metadata, columns = _described(ours, columns, source, allow_changed=allow_changed)
     chosen, guessed = resolve(columns, file.names, source)
@@ -108,7 +110,7 @@ def load(
     surprising = [name for name in guessed if not _as_we_write(getattr(chosen, name), name)]
     if surprising and ours is None:
         findings.append(Finding("columns", "note", f"guessed: {describe(chosen, surprising)}"))
-    unused = [name for name in file.names if name not in kinds]
+    unused = [name for name in file.names if name not in kinds and not is_layout(name)]
     if unused:
         findings.append(Finding("left out", "note", f"columns that are not used: {listed(unused)}"))
     file.read(kinds)
@@ -134,7 +136,8 @@ def save(data: Trajectories, location: str, *, force: bool, columns: Columns | N
     as_text = path.name.endswith(CSV)
     known = to_json(data.metadata if as_text else sealed(data).metadata)
     description = {OURS: json.dumps(stamped({"metadata": known, "columns": asdict(names)})), MARK: b"trajstitch"}
-    schema = block(data, names, 0, 0, PROVENANCE, as_text=as_text).schema.with_metadata(description)
+    layout = layout_column(names) if as_text else None
+    schema = _with(layout, block(data, names, 0, 0, PROVENANCE, as_text=as_text)).schema.with_metadata(description)
     with sealing_text(path) as seal_text, atomic.replacing(path, force=force) as fresh:
         if as_text:
             options = pyarrow.csv.WriteOptions(delimiter="\t" if path.suffix == ".tsv" else ",")
@@ -143,13 +146,18 @@ def save(data: Trajectories, location: str, *, force: bool, columns: Columns | N
                 pyarrow.csv.CSVWriter(stream, schema, write_options=options) as writer,
             ):
                 for part in blocks(data, names, f"saving table:{location}", PROVENANCE, as_text=True):
-                    writer.write_table(part)
+                    writer.write_table(_with(layout, part))
             seal_text(fresh)
         else:
             repetitive: Any = list(names.episode)
             with pyarrow.parquet.ParquetWriter(fresh, schema, use_dictionary=repetitive) as writer:
                 for part in blocks(data, names, f"saving table:{location}", PROVENANCE, as_text=False):
                     writer.write_table(part.replace_schema_metadata(description))
+
+
+def _with(layout: str | None, part: pa.Table) -> pa.Table:
+    """Return rows with the empty column that says what the others hold."""
+    return part if layout is None else part.append_column(layout, pa.nulls(part.num_rows, pa.string()))
 
 
 def require_free(location: str, *, force: bool) -> None:

@@ -154,6 +154,8 @@ def fit(
     done = int(state.step)
     patience = algorithm.steps if patience is None else patience
     with progress(title, max(algorithm.steps - done, 0), "steps") as advance:
+        if done < algorithm.steps:
+            advance(0, note="compiling")
         while done < algorithm.steps:
             length = min(every - done % every, algorithm.steps - done)
             state, metrics = _advance(algorithm, state, data, slices, done, length)

@@ -45,6 +45,8 @@ HELD_OUT = 0.1
 """Share of the episodes that is held out if there is no environment to evaluate in."""
 CHUNK = 1000
 """Steps between two reports of the metrics."""
+LONGEST_NAME = 40
+"""Characters of a data set's name beside a progress bar."""
 SAVE_SECONDS = 120
 """The state is saved this often, and at each checkpoint."""
 
@@ -93,11 +95,18 @@ def train_together(
 ) -> list[list[Policy]]:
     """Train policies on each of several data sets, all at once: for each set what `train` returns.
 
-    On an accelerator this takes little longer than training on one set. The sets must have the same observation and
-    action sizes. `seed` is the first seed, of all sets or, as a list, of each. `resumed` takes the state before the
-    first step and returns the one to continue from. After each `every` steps, `each` is called with the state and the
-    mean metrics. The policies carry `config`; if not given, the algorithm's settings. `training_data` replaces the
-    algorithm's own.
+    On an accelerator this takes little longer than training on one set.
+
+    Args:
+        sets: The data sets; all must have the same observation and action sizes.
+        algorithm: The method with its settings; `BC()` if not given.
+        seeds: How many policies of each set.
+        seed: The first seed, of all sets or, as a list, of each.
+        resumed: Takes the state before the first step and returns the one to continue from.
+        each: Called after each `every` steps with the state and the mean metrics.
+        every: Steps between two calls of `each`.
+        config: What the policies carry as their config; the algorithm's settings if not given.
+        training_data: Makes what is learned from, in place of the algorithm's own.
     """
     algorithm = BC() if algorithm is None else algorithm
     first = list(seed) if isinstance(seed, list | tuple) else [seed] * len(sets)
@@ -118,7 +127,8 @@ def train_together(
 
     buffer, slices = fill_buffer(map(samples, sets), [data.steps for data in sets])
     state = resumed(initial_state(algorithm, sets[0], numbers))
-    title = f"{name_of(algorithm)}, {seeds} seed{'s' * (seeds > 1)}"
+    learned = f"{len(sets)} sets" if len(sets) > 1 else sets[0].metadata.name[:LONGEST_NAME]
+    title = f"{name_of(algorithm)}, {seeds} seed{'s' * (seeds > 1)}, on {learned}"
     state = fit(algorithm, state, buffer, slices.for_each(seeds), every=every, title=title, each=each)
     return deploy_each(algorithm, state, without_samples, first, seeds, configs)
 

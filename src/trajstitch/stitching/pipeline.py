@@ -17,27 +17,25 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jaxtyping import Array, Key, PRNGKeyArray
 
-from trajstitch.data.checks import require_trajectories
 from trajstitch.data.column_roles import ColumnRoles, column_names
 from trajstitch.data.normalise import rescale_for_float32
 from trajstitch.data.stitch_record import StitchRecord
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.engines.workers import LOCAL, Workers
-from trajstitch.errors import InputError
 from trajstitch.formats.columns import listed
 from trajstitch.learning.bounds import check_bounds, check_seeds
 from trajstitch.learning.fit_report import FitReport
 from trajstitch.models.inverse import fit_inverse
 from trajstitch.models.reward import fit_reward
-from trajstitch.progress import logger
+from trajstitch.progress import in_stage, logger
 from trajstitch.stitching import gate
-from trajstitch.stitching.config import Preset, StitchConfig, preset
+from trajstitch.stitching.config import StitchConfig
 from trajstitch.stitching.graph import EdgeScorer, Models, StitchGraph, build_graph
 from trajstitch.stitching.improve import Progress, StitchingTask, improve_together
 from trajstitch.stitching.layout import keep_graph, keep_job, keep_result, read_graph, read_result
@@ -48,61 +46,6 @@ from trajstitch.storage.runs import Run, damaged
 from trajstitch.storage.tensors import under
 
 T = TypeVar("T")
-
-
-@overload
-def stitch(
-    data: Trajectories,
-    config: Preset | StitchConfig = "default",
-    seed: int = 0,
-    *,
-    passes: int | None = None,
-    keep_original: bool | None = None,
-    stitchings: int | None = None,
-    run: Run | None = None,
-) -> Trajectories: ...
-@overload
-def stitch(
-    data: Trajectories,
-    config: Preset | StitchConfig = "default",
-    seed: int = 0,
-    *,
-    passes: int | None = None,
-    keep_original: bool | None = None,
-    stitchings: int | None = None,
-    run: Run | None = None,
-    seeds: int,
-) -> list[Trajectories]: ...
-def stitch(
-    data: Trajectories,
-    config: Preset | StitchConfig = "default",
-    seed: int = 0,
-    *,
-    passes: int | None = None,
-    keep_original: bool | None = None,
-    stitchings: int | None = None,
-    run: Run | None = None,
-    seeds: int | None = None,
-) -> Trajectories | list[Trajectories]:
-    """Return a better data set made from the data alone: every trajectory is the old one or a better one.
-
-    `config` is a preset's name or a config of your own; `passes`, `keep_original` and `stitchings` replace its own.
-    Data that can't be improved comes back unchanged, and a warning says why. `provenance` tells where each step comes
-    from.
-    With `keep_original`, all original trajectories come first, as they were, and then those that were changed. With
-    `stitchings`, that many stitchings are joined, each with models of its own, by `seed` and those after it.
-    With `seeds`, a list of data sets is returned, for `seed` and those after it: each has its own V and latents, all
-    share the models and the graph of `seed`. With a `run`, finished stages are kept in its folder and resumed from.
-    """
-    require_trajectories(data)
-    config = preset(config) if isinstance(config, str) else config
-    if not isinstance(config, StitchConfig):
-        raise InputError(f"`config` must be a preset's name or a StitchConfig, not {config!r}")
-    given = {"passes": passes, "keep_original": keep_original, "stitchings": stitchings}
-    config = replace(config, **{name: value for name, value in given.items() if value is not None})
-    job = StitchJob(data, config.for_data(data.metadata), seed, 1 if seeds is None else seeds, run)
-    found = [stitched.after for stitched in stitch_together([job])[0]]
-    return found[0] if seeds is None else found
 
 
 @dataclass(frozen=True)
@@ -287,7 +230,10 @@ class Stages:
         order = [first, "inverse", "reward", *others]
         keys = dict(zip(order, jax.random.split(self.models_key, len(order)), strict=True))
         like = untrained_models(self.config, self.data, self.models_key)
-        found = {name: self._fitted(name, keys[name], _model(like, name)) for name in order}
+        found = {}
+        for number, name in enumerate(order, 1):
+            with in_stage(number, len(order) + 2):
+                found[name] = self._fitted(name, keys[name], _model(like, name))
         reports = [report for _, report in found.values() if report is not None]
         for report in reports:
             logger.info(str(report))
@@ -334,10 +280,15 @@ class Stages:
     def graph(self) -> StitchGraph:
         return self._kept(
             "graph",
-            lambda: build_graph(self.data, self.scorer(), self.config.neighbours, self.job.workers),
+            self._build_graph,
             lambda run: read_graph(run, "", self.data),
             lambda run, graph: keep_graph(run, graph),
         )
+
+    def _build_graph(self) -> StitchGraph:
+        scorer, models = self.scorer(), len(self.config.tests) + 2
+        with in_stage(models + 1, models + 2):
+            return build_graph(self.data, scorer, self.config.neighbours, self.job.workers)
 
     # The passes
 
@@ -449,6 +400,9 @@ def _improve(several: Sequence[Stages]) -> None:
             stages.took("passes", start)
         start = time.monotonic()
 
-    for stages, part in parts(improve_together(config, tasks, begun, after_pass)):
+    count = len(config.tests) + 4
+    with in_stage(count, count):
+        improved = improve_together(config, tasks, begun, after_pass)
+    for stages, part in parts(improved):
         stages.finish(part)
         stages.took("passes", start)

@@ -93,15 +93,20 @@ def export(
     checkpoint: int | None = None,
     force: bool = False,
 ) -> Exported:
-    """Write a policy as one file that runs without trajstitch: `path` ends in .onnx or .safetensors.
-
-    Of a run's folder (or a checkpoint's file) the policy is what `learn` chose, or else that of the last checkpoint
-    with the best score, or, if the run was not evaluated, with the smallest action error; `seed` and `checkpoint`
-    (gradient steps) name another one. A file that exists is overwritten only with `force`.
+    """Write a policy as one file that runs without trajstitch.
 
     ONNX needs the package onnx (`pip install 'trajstitch[onnx]'`). Its input is named observation, float32 (float64 for
     a policy that standardises in double precision), and its output action, both with any batch size. A row with NaN or
     infinity gets NaN actions.
+
+    Args:
+        policy: A policy, the folder of a run, or the file of a checkpoint. Of a run it is what `learn` chose, or else
+            that of the last checkpoint with the best score, or, if the run was not evaluated, with the smallest action
+            error.
+        path: The file to write; its name ends in .onnx or .safetensors.
+        seed: Of a run, the policy of this seed.
+        checkpoint: Of a run, the policy after this many gradient steps.
+        force: Overwrite a file that exists.
     """
     target = Path(path)
     if target.suffix not in ENDINGS:

@@ -101,7 +101,7 @@ class Learned:
 
 
 def learn(
-    data: Trajectories | str,
+    data: Trajectories | str | Path,
     budget: str = "30m",
     *,
     run: str | Path | None = None,
@@ -116,23 +116,33 @@ def learn(
     episodes: int | None = None,
     compare: bool = False,
 ) -> Learned:
-    """Return the best policy that the data supports, found within about the time `budget`, such as 5m or 2h.
+    """Return the best policy that the data supports, found within about the time `budget`.
 
-    The data (or its URI, with `columns` and `allow_large` as for `load`) is checked and stitched. Policies are cloned
-    from the logged and the stitched data, and from the best tenth of each; where time allows, they are learned by IQL
-    too. They are rolled out in the data's environment, or the one named `environment`, and chosen and reported by
-    different episodes. Without an environment, their returns are estimated from the data. A short timing of this
-    machine plans what fits into the budget.
+    The data is checked and stitched. Policies are cloned from the logged and the stitched data, and from the best tenth
+    of each; where time allows, they are learned by IQL too. They are rolled out where there is an environment, and
+    chosen and reported by different episodes. Without one, their returns are estimated from the data. A short timing of
+    this machine plans what fits into the budget.
 
-    With a `run`, everything is kept in its folder, with a page that shows it, and `resume` goes on after the last
-    finished stage. With `compare`, policies are only cloned, so that all of the time goes into the verdict on the
-    original data, its best tenth and the stitched data under equal settings. What is planned can be given instead: the
-    stitching's `config` or preset, the gradient `steps` of every policy, the policies of each method (`seeds`, from
-    `seed` on), and the `episodes` to choose by.
+    Args:
+        data: What was logged: trajectories, a URI, a path or a built-in set's name.
+        budget: About how long it may take, such as 5m, 30m or 2h.
+        run: Folder that keeps everything, with a page that shows it.
+        resume: Go on after the last finished stage of the run in that folder.
+        environment: Gymnasium id of the environment to roll out in, in place of the one that the data names.
+        columns: What the columns of a table hold.
+        allow_large: Load data whose file declares far more than it holds.
+        seed: Seed of the stitching, and the first of the policies'.
+        config: The stitching's preset or config, in place of what is planned.
+        steps: Gradient steps of every policy, in place of what is planned.
+        seeds: Policies of each method, in place of what is planned.
+        episodes: Episodes of each policy to choose by, in place of what is planned.
+        compare: Only clone, so that all of the time goes into the verdict on the original data, its best tenth and the
+            stitched data under equal settings.
     """
     settings = replace(_settings(budget, seed, config, steps, seeds, episodes), compare=compare)
     job: dict[str, Any] = {"budget": budget, "environment": environment, "settings": asdict(settings)}
-    if isinstance(data, str):
+    if isinstance(data, str | Path):
+        data = sources.uri_of(data)
         job |= {"source": data, "columns": None if columns is None else asdict(columns)}
         load = partial(sources.load, data, columns=columns, allow_large=allow_large)
     else:

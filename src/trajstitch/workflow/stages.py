@@ -40,7 +40,7 @@ from trajstitch.formats.columns import Columns
 from trajstitch.policies.action_error import MOST_STEPS, action_errors
 from trajstitch.policies.policy import Policy, load_policies, save_policies
 from trajstitch.policies.train import HELD_OUT, split_episodes, train_run
-from trajstitch.progress import logger
+from trajstitch.progress import in_stage, logger
 from trajstitch.report.page import write_page
 from trajstitch.stitching.config import StitchConfig
 from trajstitch.stitching.pipeline import StitchJob, stitch_together
@@ -53,6 +53,7 @@ from trajstitch.workflow.choice import Choice, Row, choose_by_estimates, choose_
 from trajstitch.workflow.methods import METHODS, Source
 from trajstitch.workflow.timing import measure
 
+STAGES = ("plan", "stitch", "train", "evaluate", "page")
 FEWEST_TO_HOLD_OUT = 10
 """Episodes below which none is held out."""
 
@@ -133,10 +134,15 @@ class Job:
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
-        """Add the time that a stage takes to what is recorded, also if it is interrupted."""
+        """Say which stage it is and what is left in all; record the time it takes, also if it is interrupted."""
+        number, of = STAGES.index(name) + 1, len(STAGES)
+        if number > 1:
+            left = max(self._expected() - self._spent(), 0)
+            logger.info(f"stage {number} of {of}, {name}: {in_words(left)} left in all, as planned")
         start = time.monotonic()
         try:
-            yield
+            with in_stage(number, of, name):
+                yield
         finally:
             before = self._seconds()
             self.run.write_json("seconds", before | {name: before.get(name, 0.0) + time.monotonic() - start})
@@ -146,6 +152,12 @@ class Job:
             return {}
         with damaged(self.run.path("seconds.json")):
             return {name: float(took) for name, took in self.run.read_json("seconds").items()}
+
+    def _expected(self) -> float:
+        """Return how long all of it takes, as planned; the budget if nothing was planned."""
+        stored = self.run.read_json("plan") if self.run.has("plan") else {}
+        with damaged(self.run.path("plan.json")):
+            return float(stored.get("expected", self.settings.budget))
 
     def _spent(self) -> float:
         return sum(self._seconds().values())
@@ -179,16 +191,16 @@ class Job:
             timings = measure(data, asked.budget, data.metadata if self.play else None, clones_only=asked.compare)
             spent = time.monotonic() - start
             stitching = None if asked.config is not None else plan_stitching(asked.budget, timings, data.steps, spent)
-            self._tell(timings, stitching, spent, len(data) > 1)
+            expected = self._tell(timings, stitching, spent, len(data) > 1)
             stored = {"timings": timings.to_json(), "stitching": None if stitching is None else asdict(stitching)}
-            self.run.write_json("plan", stored)
+            self.run.write_json("plan", {**stored, "expected": expected})
         stored = self.run.read_json("plan")
         with damaged(self.run.path("plan.json")):
             planned = None if stored["stitching"] is None else StitchPlan(**stored["stitching"])
             return Timings.from_json(stored["timings"]), asked.config or planned
 
-    def _tell(self, timings: Timings, stitching: StitchPlan | None, spent: float, several: bool) -> None:
-        """Log what is planned, and whether the budget is too small for it."""
+    def _tell(self, timings: Timings, stitching: StitchPlan | None, spent: float, several: bool) -> float:
+        """Log what is planned, and whether the budget is too small for it; return how long it takes in all."""
         budget, lines, expected = self.settings.budget, [], spent
         if stitching is not None:
             share = "" if stitching.share == 1 else f" with {stitching.share:.0%} of its steps"
@@ -204,6 +216,7 @@ class Job:
             logger.warning(
                 f"the budget is too small: this is the least that makes sense, and takes about {in_words(expected)}"
             )
+        return expected
 
     def _described(self, plan: PolicyPlan, stitched: bool) -> str:
         """Return in words what is trained and how it is evaluated."""
@@ -278,7 +291,8 @@ class Job:
             algorithm, seeds = method.configured(plan.steps[method.algorithm]), (plan.seeds, self.settings.seed)
             options = {"top": method.top, "hold_out": 0.0, "held_out": held_out, "source": facts}
             try:
-                train_run(data, algorithm, folder, *seeds, **options, resume=True)
+                with in_stage(number, len(methods), method.learns_from):
+                    train_run(data, algorithm, folder, *seeds, **options, resume=True)
             except InputError as error:
                 logger.warning(f"{method.name} is left out: {error}")
             else:
