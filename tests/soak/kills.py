@@ -94,6 +94,7 @@ def in_child(work: Callable[[], int], output: Path) -> int:
             handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(handle, 1)
             os.dup2(handle, 2)
+            sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
             code = work()
         except BaseException:
             traceback.print_exc()
