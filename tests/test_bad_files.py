@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 import trajstitch
-from soak.samples import SAMPLES, logged, rows, stitched
+from soak.samples import SAMPLES, logged, rows, stitched, without_checksums
 from trajstitch import InputError, Metadata, cli, formats, load_policy
 from trajstitch.data.stitch_record import StitchRecord, describe_stitching
 from trajstitch.formats.columns import Columns
@@ -41,6 +41,7 @@ def test_stitched_table_without_one_provenance_column(ending, column, tmp_path):
         lines = [line.split(",") for line in path.read_text().splitlines()]
         at = lines[0].index(f'"provenance_{column}"')
         path.write_text("\n".join(",".join(line[:at] + line[at + 1 :]) for line in lines))
+        (tmp_path / "log.csv.sha256").unlink()
     else:
         table = pyarrow.parquet.read_table(path)
         pyarrow.parquet.write_table(table.drop_columns([f"provenance_{column}"]), path)
@@ -54,6 +55,7 @@ def test_provenance_that_counts_no_episode(value, tmp_path):
     lines = [line.split(",") for line in (tmp_path / "log.csv").read_text().splitlines()]
     lines[1][lines[0].index('"provenance_source_step"')] = value
     (tmp_path / "log.csv").write_text("\n".join(map(",".join, lines)))
+    (tmp_path / "log.csv.sha256").unlink()
     assert "expected a whole number from 0 on" in refused(uri)
 
 
@@ -194,7 +196,7 @@ def with_metadata(path: Path, change: Callable[[dict[str, Any]], object]) -> str
     trajstitch.save(logged(), f"npz:{path}")
     with np.load(path) as file:
         arrays = dict(file)
-    stored = json.loads(str(arrays["metadata"]))
+    stored = without_checksums(json.loads(str(arrays["metadata"])))
     change(stored)
     np.savez(path, **{**arrays, "metadata": np.array(json.dumps(stored))})
     return f"npz:{path}"
@@ -232,7 +234,7 @@ def test_metadata_of_a_wrong_type(key, value, complaint, tmp_path):
 def test_minari_set_with_reference_scores_that_are_none(scores, minari_store):
     trajstitch.save(logged(), "minari:my/log-v0")
     path = minari_store / "my" / "log-v0" / "data" / "metadata.json"
-    stored = json.loads(path.read_text())
+    stored = without_checksums(json.loads(path.read_text()))
     path.write_text(json.dumps({**stored, "ref_min_score": scores[0], "ref_max_score": scores[1]}))
     assert "reference scores" in refused("minari:my/log-v0")
     path.write_text(json.dumps({**stored, "ref_min_score": None, "ref_max_score": None}))

@@ -30,7 +30,7 @@ from trajstitch.report.stitch_entry import stitch_entry
 from trajstitch.report.stitch_run import read_stitch_runs
 from trajstitch.report.trust import Reason, overall, stitching_reasons
 from trajstitch.report.values import number, script_json, short
-from trajstitch.stitching.layout import read_result
+from trajstitch.stitching.layout import keep_result, read_result
 from trajstitch.storage.runs import Run
 
 
@@ -177,9 +177,9 @@ def test_page_of_two_million_transitions_is_sampled_and_says_so():
 def test_page_without_the_source_data_says_what_is_missing(stitched, tmp_path):
     folder = tmp_path / "moved"
     shutil.copytree(stitched, folder)
-    facts = json.loads((folder / "run.json").read_text())
-    facts["config"]["source"] = f"npz:{tmp_path}/gone.npz"
-    (folder / "run.json").write_text(json.dumps(facts))
+    run = Run.open(folder)
+    run.facts["config"]["source"] = f"npz:{tmp_path}/gone.npz"
+    run.write_json("run", run.facts)
     page = written(folder, to=tmp_path / "page.html")
     assert "The source data can&#39;t be compared" in page
     found = payload(page)["entries"][0]
@@ -219,14 +219,14 @@ def test_result_whose_jumps_leave_an_episode_s_last_state_is_read(tmp_path):
     origin = Provenance.logged(data.offsets)
     step = origin.source_step.copy()
     step[4] = 5  # a jump from the state after the last logged step
-    save(replace(data, provenance=replace(origin, source_step=step)), f"npz:{tmp_path}/result.npz")
-    (tmp_path / "passes.json").write_text("[]")
-    found, _ = read_result(Run(tmp_path, {}), "", data)
+    run = Run.start(tmp_path / "run", "stitch", {})
+    keep_result(run, "", replace(data, provenance=replace(origin, source_step=step)), [])
+    found, _ = read_result(run, "", data)
     assert found.provenance.source_step[4] == 5  # pyright: ignore
     step[4] = 6
-    save(replace(data, provenance=replace(origin, source_step=step)), f"npz:{tmp_path}/result.npz", force=True)
+    keep_result(run, "", replace(data, provenance=replace(origin, source_step=step)), [])
     with pytest.raises(InputError, match="not made from this data"):
-        read_result(Run(tmp_path, {}), "", data)
+        read_result(run, "", data)
 
 
 # The traffic light

@@ -1,5 +1,8 @@
 """Run folders: what is written comes back, and only the same job goes on."""
 
+import shutil
+from pathlib import Path
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,7 +10,8 @@ import numpy as np
 import pytest
 
 from trajstitch.errors import InputError
-from trajstitch.storage.runs import Run
+from trajstitch.policies.policy import load_policy
+from trajstitch.storage.runs import RUN_FORMAT, Run
 
 
 class Model(eqx.Module):
@@ -78,3 +82,20 @@ def test_run_of_another_version_is_refused_with_what_to_do(tmp_path, stored, sai
     for attempt in (lambda: Run.open(run.folder), lambda: Run.start(run.folder, "stitch", {}, resume=True)):
         with pytest.raises(InputError, match=said):
             attempt()
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_runs_of_every_format_are_read_or_refused_in_one_line_and_their_policies_act(number, tmp_path):
+    """The samples were written by the versions of trajstitch that had these formats."""
+    folder = tmp_path / "run"
+    shutil.copytree(Path(__file__).parent / "samples" / f"run-format-{number}", folder)
+    if number == RUN_FORMAT:
+        run = Run.open(folder, "train")
+        assert run.metrics()[-1]["step"] == 20
+        assert run.fact("fingerprint", str) == "c21a694583d79c61"
+        assert set(run.read_tensors("state"))
+    else:
+        with pytest.raises(InputError, match=rf"an older version .*\(run format {number}, this version reads"):
+            Run.open(folder, "train")
+    policy = load_policy(folder, seed=1)
+    assert policy.act(np.zeros((5, 3), np.float32)).shape == (5, 1)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import trajstitch
+from soak.samples import without_checksums
 from trajstitch import Metadata, Trajectories, cli
 from trajstitch.data import environments
 from trajstitch.data.environments import spec_json
@@ -76,7 +77,7 @@ def test_data_file_never_runs_code(name, tmp_path, dangerous_module, capsys):
 def test_run_folder_never_runs_code(dangerous_module, capsys):
     trajstitch.save(swings(spec_json("Pendulum-v1")), "npz:log.npz")
     assert cli.run(["train", "bc", "npz:log.npz", *TINY, "--run", "run"]) == 0
-    stored = json.loads(Path("run/data.json").read_text())
+    stored = without_checksums(json.loads(Path("run/data.json").read_text()))
     evil = json.dumps(SPECS["a registered name with other code"])
     Path("run/data.json").write_text(json.dumps({**stored, "environment": evil}))
     capsys.readouterr()
@@ -88,7 +89,7 @@ def test_run_folder_never_runs_code(dangerous_module, capsys):
 def test_minari_set_without_spaces_never_runs_code(minari_store, dangerous_module):
     minari.save(swings(json.dumps(SPECS["an environment that is not registered"])), "my/evil-v0", force=False)
     facts = minari_store / "my" / "evil-v0" / "data" / "metadata.json"
-    stored = json.loads(facts.read_text())
+    stored = without_checksums(json.loads(facts.read_text()))
     facts.write_text(json.dumps({name: value for name, value in stored.items() if not name.endswith("_space")}))
     with pytest.raises(InputError, match="its spaces can't be read"):
         minari.load("my/evil-v0")

@@ -69,21 +69,18 @@ def sealing_text(path: Path) -> Iterator[Callable[[Path], None]]:
 
     Its checksum is then beside the place, with that of the old file until the new one is there.
     """
-    before: list[str] | None = None
+    known: list[str] = []
 
     def begin(fresh: Path) -> None:
-        nonlocal before
-        before = _written(path) if path.exists() else []
-        _write(path, [_sha256(fresh), *before])
+        known[:] = [_sha256(fresh), *(_written(path) if path.exists() else ())]
+        _write(path, known)
 
     try:
         yield begin
-    except BaseException:
-        if before is not None:
-            _write(path, before)
-        raise
-    if before is not None:
-        _write(path, _written(path)[:1])
+    finally:
+        if known:
+            there = _sha256(path) if path.exists() else ""
+            _write(path, [there] if there in known else [])
 
 
 def require_unchanged_text(path: Path, source: str) -> None:

@@ -111,9 +111,14 @@ def replacing(target: Path, *, force: bool, folder: bool = False) -> Iterator[Pa
                 _told.set(tell)
             with publishing:
                 _take_place(fresh, target, workspace, force=force)
-        for holder in (parent, *(folder_made.parent for folder_made in made)):
-            _to_disk(holder, inside=False)
-        made = []
+        holders, made = (parent, *(folder_made.parent for folder_made in made)), []
+        try:
+            for holder in holders:
+                _to_disk(holder, inside=False)
+        except OSError as error:
+            raise InputError(
+                f"{target}: is written, but may be lost if the power fails ({error.strerror or error}): check the disk"
+            ) from error
     except OSError as error:
         raise _as_input_error(error, target) from error
     finally:
@@ -134,6 +139,19 @@ def _take_place(fresh: Path, target: Path, workspace: Path, *, force: bool) -> N
                 "it with `force=True`"
             ) from error
         return
+    while True:  # another job may put something there, or take it away, at any moment
+        try:
+            _rename_to_nothing(fresh, target)
+        except FileExistsError:
+            with suppress(FileNotFoundError):
+                _replace(fresh, target, workspace)
+                return
+        else:
+            return
+
+
+def _replace(fresh: Path, target: Path, workspace: Path) -> None:
+    """Rename to where something is; raise FileNotFoundError if it was just taken away."""
     if not target.is_dir():
         fresh.replace(target)
         return
@@ -141,7 +159,7 @@ def _take_place(fresh: Path, target: Path, workspace: Path, *, force: bool) -> N
         return
     # This takes two steps. If we are killed in between, `_put_back` puts the old one back.
     replaced = workspace / "replaced" / target.name
-    replaced.parent.mkdir()
+    replaced.parent.mkdir(exist_ok=True)
     try:
         target.rename(replaced)
         fresh.rename(target)
