@@ -68,10 +68,10 @@ def built_in(name: str) -> BuiltIn:
     match = re.fullmatch(r"(\w+)/noisy-expert-(\d+(?:\.\d+)?)", name)
     if match and match[1] in TASKS and float(match[2]) < 100:
         return BuiltIn(match[1], f"noisy-expert-{match[2]}", 200_000, float(match[2]))
-    if name == MAZE:
-        return BuiltIn(*name.split("/"), 12_000)
     if name in NAMES:
         task, kind = name.split("/")
+        if name == MAZE:
+            return BuiltIn(task, kind, 12_000)
         return BuiltIn(task, kind, _REPLAY_SIZES[task] if kind == "medium-replay" else _SIZES[kind])
     raise InputError(f"no built-in set {name!r}{did_you_mean(name, NAMES, cutoff=0.5)}: `trajstitch sets` lists them")
 
