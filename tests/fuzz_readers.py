@@ -4,6 +4,9 @@ Of any file a reader returns data or raises an `InputError` of one line, in time
 it is printed, and the file is kept. Each reader runs in a process of its own: `python -m fuzz_readers --reader npz`.
 """
 
+# atheris has no types, and is installed by `make fuzz-readers` alone.
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
 import argparse
 import subprocess
 import sys

@@ -347,6 +347,7 @@ class PlanningOracle:
         discount = self.options.discount
         usual = float(np.mean([self.step_reward[node] for node in self.steps])) / (1 - discount)
         returns: dict[int, float] = {}
+        following = 0.0
         for node in reversed(self.nodes):
             if self.last[node]:
                 following = 0.0 if self.terminal[node] else usual

@@ -437,7 +437,7 @@ def test_targets_move_a_share_of_the_way_and_nothing_else_moves(name: str, data:
         follows: dict[str, str] = targets if index == number else {}
         for part in vars(model):
             before, found = (jax.tree.leaves(getattr(one, part)) for one in (model, after))
-            online = jax.tree.leaves(getattr(model, follows.get(part, part)))
+            online = jax.tree.leaves(getattr(model, str(follows.get(part, part))))
             for old, new, trained in zip(before, found, online, strict=True):
                 expected = old if part not in follows else 0.75 * array(old) + 0.25 * array(trained)
                 np.testing.assert_allclose(new, expected, rtol=1e-5, atol=1e-6)

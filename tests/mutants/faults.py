@@ -3,6 +3,10 @@
 Left out is what no result depends on: annotations, decorators, imports, docstrings, and the text of errors and of logs.
 """
 
+# cosmic-ray has no types, and is installed by `make mutants` alone.
+# pyright: reportMissingImports=false, reportIncompatibleMethodOverride=false, reportAttributeAccessIssue=false
+# pyright: reportCallIssue=false, reportReturnType=false, reportOptionalIterable=false
+
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass

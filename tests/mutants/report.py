@@ -62,7 +62,7 @@ def write_page(page: Path, faults: Sequence[Fault], tried: Sequence[dict[str, An
             ],
         ),
         "",
-        "Made by `make mutants`, then `make mutants-page`.",
+        "Made by `make mutants`.",
     ]
     page.write_text("\n".join(text) + "\n")
 
