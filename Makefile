@@ -1,6 +1,6 @@
 # Every target sets up what it needs, once. `make demo` and `make test` are all a fresh machine has to know.
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak test-gpu test-browser lint format bits bench interop peers clean
+.PHONY: help demo docs test soak test-gpu test-browser test-ray lint format bits bench interop peers clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -11,7 +11,8 @@ BIN := .venv/bin
 comma := ,
 
 help:
-	@echo "make demo     the whole line on built-in data, in minutes: prints what improved and where it is saved"
+	@echo "make demo     learn on a built-in set, in minutes: a verdict on stitching, a policy, and a page that shows it"
+	@echo "make docs     the documentation site, into site/"
 	@echo "make test     the tests"
 	@echo "make soak     an hour of trouble on 2 cores (MINUTES=10 for a part): kills, damaged files, flipped bits, races;"
 	@echo "              writes docs/results/trust.md"
@@ -19,6 +20,7 @@ help:
 	@echo "make bits     whether anything that small jobs write differs from revision REV (the last commit)"
 	@echo "make test-gpu the tests that need an NVIDIA GPU (installs JAX for CUDA into .venv)"
 	@echo "make test-browser  the tests of the page in a real browser (Debian: apt-get install chromium chromium-driver)"
+	@echo "make test-ray the tests on a Ray cluster of two workers (installs Ray into .venv)"
 	@echo "make bench    the benchmarks, with tables on the screen and JSON in benchmarks/results/; worlds.py takes hours, and resumes"
 	@echo "make interop  other libraries read what we write (an environment of its own)"
 	@echo "make peers    d3rlpy's policies beside ours, on the same data (an environment of its own; 15 minutes on 2 cores)"
@@ -39,6 +41,11 @@ $(READY): pyproject.toml
 demo: $(READY)
 	@$(BIN)/python -m trajstitch.experiments.demo run
 
+docs: $(READY)
+	$(call install,.venv,-e '.[dev$(comma)docs]')
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html in any browser"
+
 # On the CPU even where there is a GPU: many tests ask for equal bits, which a GPU gives for equal shapes alone.
 test: $(READY)
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n auto
@@ -54,6 +61,10 @@ test-gpu: $(READY)
 test-browser: $(READY)
 	$(call install,.venv,-e '.[dev$(comma)browser]')
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -m browser
+
+test-ray: $(READY)
+	$(call install,.venv,-e '.[dev$(comma)ray]')
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -m ray
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -95,5 +106,5 @@ peers: .venv-peers/.ready
 	.venv-peers/bin/python peers/compare.py $$verb; done
 
 clean:
-	rm -rf .venv .venv-interop .venv-peers demo soak.json build dist benchmarks/results .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-interop .venv-peers demo soak.json site build dist benchmarks/results .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

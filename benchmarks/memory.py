@@ -1,12 +1,12 @@
-"""How much memory each stage of stitching takes, in bytes per transition: 2M × 17 must fit into 16 GiB.
+"""How much memory each stage of stitching takes, beside what `stitch` says before the work.
 
-    python benchmarks/memory.py --transitions 200000 --json memory.json
+    python benchmarks/memory.py --sizes 50000 200000 1000000 --page docs/results/memory.md
 
 The data is random, with HalfCheetah's sizes, every candidate is an edge, and the values used by passes let every
 tenth step jump: hardly a data set can need more. Networks are tiny and hardly trained, since their memory does not
 grow with the data. A stage's peak is the most that the process held while it ran, including the results of the stages
-before it. It is measured at half the transitions too, in a process of its own; the memory of 2M transitions is
-extrapolated from the difference. Linux only, as it reads /proc.
+before it. Each size is measured in a process of its own; the memory of 5M transitions is extrapolated from the least
+and the largest. Linux only, as it reads /proc.
 """
 
 import argparse
@@ -31,6 +31,8 @@ from trajstitch import formats
 from trajstitch.cli.output import stdout
 from trajstitch.data import ragged
 from trajstitch.data.trajectories import Metadata, Trajectories
+from trajstitch.experiments import pages, provenance
+from trajstitch.experiments.figures import svg
 from trajstitch.models.value import TwinValue, fit_value
 from trajstitch.progress import logger
 from trajstitch.stitching.acceptance import Rules
@@ -39,11 +41,16 @@ from trajstitch.stitching.graph import StitchGraph, build_graph
 from trajstitch.stitching.greedy import one_pass
 from trajstitch.stitching.improve import StitchingTask, improve_together
 from trajstitch.stitching.jump_tests import Consistency, JumpTest, Likelihood
+from trajstitch.stitching.memory import needed
 from trajstitch.stitching.neighbours import NeighbourSearch, find_neighbours
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.pipeline import Stages, StitchJob
+from trajstitch.stitching.precedent import Precedent
+from trajstitch.storage.markdown import markdown_table
 
 GIB = 2**30
+LARGEST = 5_000_000
+"""Transitions that are extrapolated to."""
 
 
 def random_data(steps: int, length: int = 1000, size: int = 17, actions: int = 6) -> Trajectories:
@@ -76,6 +83,8 @@ def brief(preset: str, steps: int, k: int) -> StitchConfig:
                 return Likelihood(replace(test.dynamics, **small), margin=None)
             case Consistency():
                 return Consistency(replace(test.forward, **small), limit=None)
+            case Precedent():
+                return Precedent(limit=None)
             case _:
                 return test
 
@@ -143,49 +152,85 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             paths = peaks.measure("plan", lambda: improve_together(config, [task])[0].paths)
         better = peaks.measure("result", paths.trajectories)
         peaks.measure("saving the result", lambda: formats.save(better, f"npz:{folder}/result.npz"))
-    return {"transitions": data.steps, "edges": edges, "before": peaks.before, "stages": peaks.rows}
+    facts = {"transitions": data.steps, "edges": edges, "before": peaks.before, "stages": peaks.rows}
+    return facts | {"told": needed(data, config).most}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--transitions", type=int, default=200_000)
-    parser.add_argument("--preset", choices=("paper", "default"), default="paper")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[50_000, 100_000, 200_000], help="transitions")
+    parser.add_argument("--preset", choices=("paper", "default"), default="default")
     parser.add_argument("--steps", type=int, default=20, help="gradient steps per model")
     parser.add_argument("--k", type=int, default=16)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--here", action="store_true", help="measure one size in this process, and print JSON")
+    parser.add_argument(
+        "--page", type=Path, help="write a page here, such as docs/results/memory.md, and a plot beside it"
+    )
+    parser.add_argument("--here", action="store_true", help="measure the first size in this process, and print JSON")
     options = parser.parse_args()
     if options.here:
-        measure(argparse.Namespace(**{**vars(options), "transitions": 5000}))  # what is compiled stays
-        print(json.dumps(measure(options)))
+        measure(argparse.Namespace(**{**vars(options), "transitions": 4000}))  # what is compiled stays
+        print(json.dumps(measure(argparse.Namespace(**vars(options), transitions=options.sizes[0]))))
         return
-    half, whole = (_elsewhere(options, size) for size in (options.transitions // 2, options.transitions))
-    more = whole["transitions"] - half["transitions"]
-    rows: dict[str, dict[str, float]] = {}
-    table = Table("stage", "peak", "left after it", "bytes per transition", "2M transitions", box=None, pad_edge=False)
+    call, found = provenance.this_call(), [_elsewhere(options, size) for size in sorted(options.sizes)]
+    least, whole = found[0], found[-1]
+    rows = []
     for name, (peak, after) in whole["stages"].items():
-        grows = [(now - before) / more for now, before in zip((peak, after), half["stages"][name], strict=True)]
-        expected = whole["before"] + peak + grows[0] * (2_000_000 - whole["transitions"])
-        rows[name] = {
-            "peak": peak,
-            "after": after,
-            "bytes_a_transition": grows[0],
-            "left": grows[1],
-            "2M": expected,
-        }
-        sizes = (f"{size / GIB:.2f} GiB" for size in (peak, after))
-        table.add_row(name, *sizes, f"{grows[0]:,.0f}, {grows[1]:,.0f} left", f"{expected / GIB:.1f} GiB")
+        grows = (peak - least["stages"][name][0]) / max(whole["transitions"] - least["transitions"], 1)
+        expected = whole["before"] + peak + grows * (LARGEST - whole["transitions"])
+        rows.append([name, _gib(peak), _gib(after), f"{grows:,.0f}", _gib(expected)])
+    head = ("stage", "peak", "left after it", "bytes per transition", f"{LARGEST:,} transitions")
+    table = Table(*head, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
     out = stdout()
     out.print(table)
-    out.print(f"preset {options.preset}, {whole['transitions']:,} transitions × 17, {whole['edges']:,} edges")
+    told = [[f"{one['transitions']:,}", _gib(_peak(one)), _gib(one["told"])] for one in found]
+    for row in told:
+        out.print(f"{row[0]} transitions: {row[1]}, told before the work: {row[2]}")
+    facts = {"preset": options.preset, "k": options.k, "sizes": found} | call
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        facts = {"preset": options.preset, **{name: whole[name] for name in ("transitions", "edges")}, "stages": rows}
         options.json.write_text(json.dumps(facts, indent=2) + "\n")
+    if options.page:
+        _draw(found, options.page.with_suffix(".svg"))
+        packages = ", ".join(f"{package} {version}" for package, version in call["versions"].items())
+        pages.write(
+            options.page,
+            f"# Memory\n\nWhat each stage of stitching with `{options.preset}` takes beside what the process held "
+            f"before, at {whole['transitions']:,} transitions of 17 columns and 6 actions: its peak, what is left "
+            f"after it, and how it grows from {least['transitions']:,} transitions on. The last column extrapolates to "
+            f"{LARGEST:,}, and was not run. The data is random and every candidate is an edge ("
+            f"{whole['edges'] / whole['transitions']:.0f} a transition), so hardly a data set needs more.\n\n"
+            f"{markdown_table(head, rows)}\n\n`stitch` says before the work what it will take at most:\n\n"
+            f"{markdown_table(('transitions', 'measured', 'told'), told)}\n\n"
+            f"![Memory by the number of transitions]({options.page.with_suffix('.svg').name})\n\n"
+            f"Command: `python benchmarks/{call['command']}`. Commit {call['commit']}. Machine: {call['machine']}. "
+            f"Versions: {packages}.\n",
+        )
+
+
+def _draw(found: list[dict[str, Any]], path: Path) -> None:
+    """Draw the measured peak and what is told, by the number of transitions."""
+    with svg(path, 1, (7, 4)) as (_, (axes,)):
+        size = [one["transitions"] for one in found]
+        axes.plot(size, [_peak(one) / GIB for one in found], "o-", label="measured")
+        axes.plot(size, [one["told"] / GIB for one in found], "s--", label="told before the work")
+        axes.set(xlabel="transitions", ylabel="GiB", xscale="log", yscale="log")
+        axes.legend()
+
+
+def _peak(one: dict[str, Any]) -> float:
+    """Return the highest peak of any stage."""
+    return max(peak for peak, _ in one["stages"].values())
+
+
+def _gib(count: float) -> str:
+    return f"{count / GIB:.2f} GiB"
 
 
 def _elsewhere(options: argparse.Namespace, transitions: int) -> dict[str, Any]:
-    asked = {"transitions": transitions, "preset": options.preset, "steps": options.steps, "k": options.k}
+    asked = {"sizes": transitions, "preset": options.preset, "steps": options.steps, "k": options.k}
     flags = [text for name, value in asked.items() for text in (f"--{name}", str(value))]
     # Memory that is freed goes back at once, as it does by itself from 32 MiB on: of a large set, that is all.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}

@@ -2,6 +2,7 @@
 
     python benchmarks/worlds.py --seeds 10
     python benchmarks/worlds.py --seeds 2 --worlds two-leg,sparse-goal
+    python benchmarks/worlds.py --seeds 3 --unseen        # worlds that were made after the method
 
 For each world and data seed: stitch, compare the returns of the stitched data with the true returns of the same
 actions, and score policies cloned or learned from either. Finished cells are kept as JSON beside the results and are
@@ -39,9 +40,10 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from world import World  # noqa: E402
-from worlds import WORLDS  # noqa: E402
+from worlds import UNSEEN, WORLDS  # noqa: E402
 
-PAGE = ROOT / "docs" / "results" / "worlds.md"
+ALL = WORLDS | UNSEEN
+PAGES = ROOT / "docs" / "results"
 EPISODES = 200
 """Episodes that score a policy."""
 TOLERANCE = 0.05
@@ -61,6 +63,8 @@ class Benchmark:
     """Of these, how many have IQL learned on them as well, which takes longer than everything else."""
     worlds: str = ""
     """Names of worlds, with commas between; all if not given."""
+    unseen: bool = False
+    """Measure the worlds that were made after the method, instead of those that it was made with."""
     preset: Literal["quick", "default", "paper"] = "quick"
     """Preset to stitch with."""
     steps: int = 5_000
@@ -73,8 +77,13 @@ class Benchmark:
     """Folder of finished cells; if not given, one for the code and settings, under benchmarks/results/worlds."""
     json: Path | None = None
     """Write all cells here."""
-    page: Path = PAGE
-    """Page to write."""
+    page: Path | None = None
+    """Page to write; docs/results/worlds.md if not given, or unseen-worlds.md."""
+
+    @property
+    def among(self) -> dict[str, World]:
+        """The worlds to choose from."""
+        return UNSEEN if self.unseen else WORLDS
 
 
 @dataclass(frozen=True)
@@ -98,7 +107,7 @@ def measure(cell: Cell) -> dict[str, Any] | None:
     if time.time() > cell.deadline:
         return None
     start = time.monotonic()
-    world = WORLDS[cell.world]
+    world = ALL[cell.world]
     data = world.collect(cell.seed)
     with warnings() as said:
         stitched = trajstitch.stitch(data, cell.preset, cell.seed)
@@ -170,7 +179,7 @@ def code() -> str:
     """Return a hash of the code that cells depend on."""
     rooms = ("data", "learning", "models", "stitching", "policies")
     files = [path for room in rooms for path in (ROOT / "src" / "trajstitch" / room).glob("*.py")]
-    files += [ROOT / "tests" / f"{name}.py" for name in ("world", "worlds", "mazes", "plants")]
+    files += [ROOT / "tests" / f"{name}.py" for name in ("world", "worlds", "mazes", "plants", "gliders")]
     made = hashlib.blake2b(digest_size=5)
     for part in (measure, claims, learned):
         made.update(inspect.getsource(part).encode())
@@ -187,7 +196,7 @@ class Summary:
 
     def __init__(self, cells: Sequence[dict[str, Any]]) -> None:
         self.cells = cells
-        self.world = WORLDS[cells[0]["world"]]
+        self.world = ALL[cells[0]["world"]]
 
     def claim(self, name: str) -> float:
         return float(np.mean([cell["claims"][name] for cell in self.cells]))
@@ -318,9 +327,9 @@ def show(summaries: Sequence[Summary]) -> None:
 
 def main(config: Benchmark) -> None:
     call = provenance.this_call()
-    names = [name.strip() for name in config.worlds.split(",")] if config.worlds else [*WORLDS]
-    if unknown := set(names) - set(WORLDS):
-        sys.exit(f"error: unknown worlds {', '.join(sorted(unknown))}; there are {', '.join(WORLDS)}")
+    names = [name.strip() for name in config.worlds.split(",")] if config.worlds else [*config.among]
+    if unknown := set(names) - set(config.among):
+        sys.exit(f"error: unknown worlds {', '.join(sorted(unknown))}; there are {', '.join(config.among)}")
     folder = config.cells or ROOT / "benchmarks/results/worlds" / f"{code()}-{config.preset}-{config.steps}"
     deadline = time.time() + config.time_limit
     cells = [
@@ -352,10 +361,11 @@ def main(config: Benchmark) -> None:
     if config.json:
         config.json.parent.mkdir(parents=True, exist_ok=True)
         config.json.write_text(json.dumps(call | {"cells": everything}, indent=1) + "\n")
-    if len(everything) == len(WORLDS) * config.seeds:
-        pages.write(config.page, page(summaries, config, call, sum(cell["seconds"]["all"] for cell in everything)))
+    path = config.page or PAGES / ("unseen-worlds.md" if config.unseen else "worlds.md")
+    if len(everything) == len(config.among) * config.seeds:
+        pages.write(path, page(summaries, config, call, sum(cell["seconds"]["all"] for cell in everything)))
     else:
-        print(f"{config.page}: not written, since not every world is measured", file=sys.stderr)
+        print(f"{path}: not written, since not every world is measured", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def test_expert_fraction_zero_has_no_clean_trajectory():
     assert clean_episodes(sets.built_in("hopper/noisy-expert-0"), 1_000) == 0
 
 
-@pytest.mark.parametrize("name", sets.NAMES)
+@pytest.mark.parametrize("name", sorted({*sets.NAMES} - {sets.MAZE}))
 def test_every_recipe_adds_up_to_the_transitions_asked_for(name):
     which = sets.built_in(name)
     parts = recipe(which, load_ladder(which.task), 10_000)

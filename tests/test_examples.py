@@ -57,7 +57,7 @@ def one_line(name: str) -> tuple[str, str]:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs(path, monkeypatch, capsys):
     module = imported(path, monkeypatch)
-    module.main(*((3_000, 300) if path.stem == "demo" else ()))
+    module.main()
     assert capsys.readouterr().out
     assert len(path.read_text().splitlines()) < 60
 
@@ -93,7 +93,7 @@ def test_jump_test_is_one_file_and_one_line(monkeypatch, capsys):
     quick = config.PRESETS["quick"]
     monkeypatch.setitem(config.PRESETS, "quick", replace(quick, tests=quick.tests | {name: test}))
     with pytest.raises(SystemExit):
-        cli.run(["stitch", "--preset", "quick", "--help"])
+        cli.run(["stitch", "--preset", "quick", "--help-all"])
     assert f"--tests.{name}.quantile" in capsys.readouterr().out
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import trajstitch
 from test_stitching import GREEDY, SMALL
 from trajstitch import Metadata, formats, stitch, train
 from trajstitch.errors import InputError
@@ -18,7 +19,6 @@ from trajstitch.learning.fit import State
 from trajstitch.policies.bc import BC
 from trajstitch.policies.policy import Policy, load_policies
 from trajstitch.policies.train import train_together
-from trajstitch.stitching import config as stitching
 from trajstitch.stitching.jump_tests import Consistency, Likelihood
 from trajstitch.storage.markdown import markdown_table
 
@@ -244,16 +244,35 @@ def same(ones: list[Policy], others: list[Policy]) -> bool:
     )
 
 
-def test_demo_shows_what_improved_and_where_it_is(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(stitching.PRESETS, "quick", SMALL)
-    folder = tmp_path / "demo"
-    demo.run(demo.Run(to=folder, transitions=600, seeds=2, steps=20, episodes=1))
+@pytest.fixture
+def tiny_demo(monkeypatch):
+    monkeypatch.setattr(demo, "preset", lambda _: SMALL)
+    collect, learn = trajstitch.collect, trajstitch.learn
+    monkeypatch.setattr(trajstitch, "collect", lambda asked: collect(replace(asked, transitions=600)))
+    tiny = {"steps": 20, "seeds": 2, "episodes": 1}
+    monkeypatch.setattr(trajstitch, "learn", lambda *given, **named: learn(*given, **{**named, **tiny}))
+
+
+@pytest.mark.usefixtures("tiny_demo")
+def test_demo_ends_with_a_verdict_and_its_page(tmp_path, capsys):
+    demo.run(demo.Run(to=tmp_path / "demo"))
     shown = capsys.readouterr().out
-    assert "Checks" in shown
-    assert "scored" in shown
-    assert str(folder / "demo.png") in shown.replace("\n", "")
-    assert {path.name for path in folder.iterdir()} == {"logged.npz", "stitched.npz", "demo.json", "demo.png"}
-    demo.report(demo.Report((folder / "demo.json",), to=tmp_path / "demo.md"))
-    page = (tmp_path / "demo.md").read_text()
-    facts = json.loads((folder / "demo.json").read_text())
-    assert f"| 0 | {facts['data']['logged']:.1f} | {facts['data']['stitched']:.1f} |" in page
+    assert "clone of the original" in shown
+    page = tmp_path / "demo" / "seed-0" / "report.html"
+    assert f"page    {page}" in shown
+    assert page.is_file()
+
+
+@pytest.mark.usefixtures("tiny_demo")
+def test_demo_of_several_seeds_is_counted_and_kept(tmp_path, monkeypatch):
+    asked = demo.Measure(seeds=1, results=tmp_path, to=tmp_path / "demo.md")
+    demo.measure(asked)
+    page = asked.to.read_text()
+    assert "in 0 of 1 seeds" in page or "in 1 of 1 seeds" in page
+    facts = json.loads((tmp_path / "seed-0.json").read_text())
+    assert f"| 0 | {demo.Interval(**facts['scores'][demo.LOGGED])} |" in page
+    monkeypatch.setattr(demo, "learned", lambda *_: pytest.fail("it measures again"))
+    demo.measure(asked)
+    (tmp_path / "seed-0.json").write_text("{}")
+    with pytest.raises(InputError, match="remove it, and measure again"):
+        demo.measure(asked)

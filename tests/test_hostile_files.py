@@ -271,7 +271,7 @@ def test_allow_large_is_a_flag_of_every_verb_that_loads(tmp_path, monkeypatch, c
     assert trajstitch.load("npz:out.npz", allow_large=True).equals(logged())
     for verb in ("stitch", "evaluate", "simulate", "inspect"):
         with pytest.raises(SystemExit):
-            cli.run([verb, "--help"])
+            cli.run([verb, "--help-all"])
         assert "--allow-large" in capsys.readouterr().out
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from trajstitch.benchmark.expert import Expert, build_ladder, choose, expert
+from trajstitch.benchmark.expert import Expert, build_ladder, expert
 from trajstitch.benchmark.exploration import Environment, Exploration, environment, evaluate, explorer
 from trajstitch.benchmark.ladder import (
     SHIPPED,
@@ -25,6 +25,7 @@ from trajstitch.benchmark.ladder import (
     save_ladder,
 )
 from trajstitch.benchmark.ladder_report import ladder_report, write_report
+from trajstitch.benchmark.selection import choose
 from trajstitch.benchmark.training_run import TrainingRun
 from trajstitch.errors import InputError
 from trajstitch.policies.policy import act

@@ -190,6 +190,17 @@ def test_the_printed_lines_load_the_policy_and_run_it(finished, capsys) -> None:
     assert len(found.code.splitlines()) == 5
 
 
+def test_what_was_chosen_is_exported(finished, capsys, tmp_path, monkeypatch) -> None:
+    folder, found = finished
+    monkeypatch.chdir(folder)
+    assert cli.run(["export", "run", str(tmp_path / "policy.onnx")]) == 0
+    assert f"({found.chosen}, which `learn` chose)" in capsys.readouterr().out
+    exported = trajstitch.export("run", tmp_path / "policy.safetensors")
+    np.testing.assert_array_equal(exported.policy.act(np.ones(2)), found.policy.act(np.ones(2)))
+    assert cli.run(["export", "run", str(tmp_path / "other.onnx"), "--seed", "1"]) == 2
+    assert "for another --seed or --checkpoint name the folder of a method: run/bc" in capsys.readouterr().err
+
+
 def test_a_finished_run_gives_its_result_at_once(finished, monkeypatch) -> None:
     folder, found = finished
     monkeypatch.setattr(stages.Job, "work", lambda _: pytest.fail("it works again"))
@@ -304,6 +315,7 @@ def test_the_command_tells_its_plan_and_learns_from_a_csv(tmp_path, capsys, monk
     assert "is chosen: the data can't tell" in out
     assert "policy  run/policy.safetensors" in out
     assert "page    run/report.html" in out
+    assert "deploy  trajstitch export run policy.onnx" in out
     plan = json.loads(Path("run/plan.json").read_text())
     measured = Timings.from_json(plan["timings"])
     assert set(measured.stitching) == {"quick"}

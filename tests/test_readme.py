@@ -28,7 +28,7 @@ def test_commands_and_python_of_the_first_minute_run(tmp_path, monkeypatch, caps
     (python,) = blocks("python")
     done = subprocess.run([sys.executable, "-c", python], capture_output=True, text=True, check=True)
     assert re.fullmatch(r"mean return \d+ -> \d+\n\[[-\d. ]+\]\n", done.stdout)
-    assert (tmp_path / "hopper-better.npz").exists()
+    assert (tmp_path / "better.npz").exists()
 
 
 def test_make_targets_of_the_readme_exist():

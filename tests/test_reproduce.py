@@ -11,6 +11,9 @@ from trajstitch import Trajectories, cli, formats, stitch, train
 from trajstitch.errors import InputError
 from trajstitch.experiments import grid
 from trajstitch.experiments.cells import read_results
+from trajstitch.experiments.comparison import Table
+from trajstitch.experiments.expert_fraction import nearer, scaled_divergences
+from trajstitch.experiments.iterations import data_returns
 from trajstitch.experiments.methods import Asked, cells_of, limited
 from trajstitch.experiments.reproduce import EXPERIMENTS, Reproduce, experiment_named, reproduce
 from trajstitch.experiments.stitched import best_covering, learned_from
@@ -126,7 +129,12 @@ def test_variants_that_differ_after_the_models_share_them(folder, caplog):
 
 def test_more_passes_continue_from_fewer_to_the_same_bits(folder, caplog):
     with caplog.at_level("INFO", "trajstitch"):
-        page, _ = measure(folder, "iterations", "0", "1", "2", stitchings=1)
+        page, results = measure(folder, "iterations", "0", "1", "2", stitchings=1)
+    returns = data_returns(Table(results, tuple(EXPERIMENTS["iterations"].methods)))
+    assert [*returns] == [("point", "1"), ("point", "0"), ("point", "2")]
+    assert returns["point", "0"] == pytest.approx(Point().collect().returns.mean(), rel=1e-4)
+    assert f"| point | {returns['point', '0'][0]:.1f} | {returns['point', '1'][0]:.1f} |" in page.read_text()
+    assert (page.parent / "iterations-data.svg").read_text().startswith("<?xml")
     assert "resuming after pass 1" in caplog.text
     assert "| set | 0 passes (BC) | 1 pass | 2 passes |" in page.read_text()
     two = EXPERIMENTS["iterations"].methods["2"].stitched
@@ -136,14 +144,39 @@ def test_more_passes_continue_from_fewer_to_the_same_bits(folder, caplog):
     assert formats.load(f"npz:{run}").observations.tobytes() == expected.observations.tobytes()
 
 
-def test_expert_fraction_draws_a_line_for_each_method(tmp_path, capsys):
-    names = ["hopper/noisy-expert-0", "hopper/noisy-expert-40"]
-    command = ["reproduce", "expert-fraction", "--size", "small", "--sets", *names, "--methods", "bc"]
-    assert cli.run([*command, "--checkpoints", "1", "--folder", str(tmp_path)]) == 0, capsys.readouterr().err
-    page = (tmp_path / "pages" / "expert-fraction.md").read_text()
+def test_expert_fraction_measures_the_distance_to_the_expert_and_draws_three_figures(tmp_path, capsys):
+    names = ["hopper/noisy-expert-40"]
+    command = ["reproduce", "expert-fraction", "--size", "small", "--sets", *names, "--stitchings", "1"]
+    command += ["--methods", "bc", "gaussian-bc", "gaussian-ts-bc", "--checkpoints", "1", "--folder", str(tmp_path)]
+    assert cli.run(command) == 0, capsys.readouterr().err
+    pages = tmp_path / "pages"
+    page = (pages / "expert-fraction.md").read_text()
     assert all(f"| {name} |" in page for name in names)
-    assert (tmp_path / "pages" / "expert-fraction.png").stat().st_size > 1000
-    assert (tmp_path / "pages" / "expert-fraction.svg").read_text().startswith("<?xml")
+    for figure in ("expert-fraction", "expert-fraction-error", "expert-fraction-kl"):
+        assert (pages / f"{figure}.png").stat().st_size > 1000
+        assert (pages / f"{figure}.svg").read_text().startswith("<?xml")
+        assert f"({figure}.svg)" in page
+    results = read_results(pages / "expert-fraction.json")
+    assert [name for name in ("action_error", "kl") if name in results[0]] == ["action_error"]
+    table = Table(results, tuple(EXPERIMENTS["expert-fraction"].methods))
+    scaled = scaled_divergences(table)
+    assert (min(scaled.values()), max(scaled.values())) == (0, 1)
+    gains = nearer(table)
+    assert set(gains) == {(name, "gaussian-ts-bc") for name in names}
+    assert all(gains[name, m] == scaled[name, "gaussian-bc"] - scaled[name, m] for name, m in gains)
+    assert (pages / "expert-fraction.csv").read_text().splitlines()[0].endswith(",steps,action_error,kl")
+
+
+def test_only_the_papers_walker_trajectories_are_limited_to_nine_jumps():
+    methods = EXPERIMENTS["expert-fraction"].methods
+    grid_cells = cells_of(Asked(seeds=1, stitchings=1), methods, EXPERIMENTS["expert-fraction"].sets)
+    limits = {}
+    for (name, method), (cell, *_) in grid_cells.items():
+        if cell.stitching:
+            config = cell.stitching.config_for(Point().collect())
+            limits.setdefault((name.split("/")[0], method), set()).add(config.rules.max_jumps)
+    assert limits["walker2d", "paper-ts-bc"] == limits["walker2d", "gaussian-paper-ts-bc"] == {9}
+    assert limits["hopper", "paper-ts-bc"] == limits["walker2d", "ts-bc"] == {None}
 
 
 def test_every_variant_of_the_ablation_is_a_config_of_its_own():

@@ -7,14 +7,13 @@ import pytest
 
 from point import collect
 from trajstitch.data.normalise import rescale_for_float32
-from trajstitch.errors import InputError
 from trajstitch.models.dynamics import Dynamics
 from trajstitch.models.forward import ForwardDynamics
 from trajstitch.models.inverse import InverseDynamics
-from trajstitch.models.reward import GenerativeReward, RegressionReward
+from trajstitch.models.reward import RegressionReward
 from trajstitch.models.value import TwinValue
 from trajstitch.stitching.acceptance import Rules
-from trajstitch.stitching.config import PRESETS, StitchConfig, preset
+from trajstitch.stitching.config import StitchConfig
 from trajstitch.stitching.jump_tests import Consistency, Likelihood
 from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.pipeline import stitch
@@ -97,22 +96,3 @@ def test_noise_comes_back_as_it_was(data, caplog):
     noise = replace(data, actions=random.uniform(-1, 1, data.actions.shape).astype(np.float32))
     assert stitch(noise, SMALL).equals(noise)
     assert "no better than their baseline on held-out steps: inverse dynamics" in caplog.text
-
-
-def test_presets_are_what_they_say():
-    hopper = replace(collect(episodes=2).metadata, name="hopper-medium-v2")
-    paper = preset("paper").for_data(hopper)
-    assert paper.neighbours == NeighbourSearch(k=None, radius=0.1, standardise=False)
-    assert paper.tests == {"likelihood": Likelihood(margin=0.0)}
-    assert isinstance(paper.reward, GenerativeReward)
-    assert paper.reward.steps // paper.reward.critic_steps == 100_000
-    assert paper.passes == 5
-    assert (paper.plan, paper.sample_latents) == (None, True)
-    assert preset("paper").for_data(collect(episodes=2).metadata).neighbours == NeighbourSearch()
-    for name in ("default", "quick"):
-        assert [*PRESETS[name].tests] == ["precedent", "consistency"]
-        plan = PRESETS[name].plan
-        assert plan is not None
-        assert plan.predicted_rewards
-    with pytest.raises(InputError, match="the presets are paper, default, quick"):
-        preset("papr")

@@ -10,10 +10,13 @@ from scipy.spatial import KDTree
 from trajstitch.data.checks import check
 from trajstitch.data.trajectories import Trajectories
 from world import Act, World
-from worlds import WORLDS
+from worlds import UNSEEN, WORLDS
 
-EACH = pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
-EXACT = [world for world in WORLDS.values() if not world.stochastic and not world.reward_noise]
+ALL = WORLDS | UNSEEN
+EACH = pytest.mark.parametrize("world", ALL.values(), ids=ALL)
+EXACT = [world for world in ALL.values() if not world.stochastic and not world.reward_noise]
+ROUNDED = ("glider-rounded", "glider-coarse")
+"""Worlds whose states can't be told from their observations, but replaying needs only the first."""
 KNOWABLE = [world for world in WORLDS.values() if world.knowable]
 
 
@@ -47,7 +50,8 @@ def test_one_seed_gives_the_same_data_and_another_gives_other_data(world: World)
 def test_replayed_actions_give_the_logged_returns(world: World) -> None:
     data = world.collect(1)
     np.testing.assert_allclose(world.replayed(data), data.returns, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(world.walked(data), data.returns, rtol=1e-3, atol=1e-3)
+    if world.name not in ROUNDED:
+        np.testing.assert_allclose(world.walked(data), data.returns, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["noisy-reward-0.3", "noisy-reward-0.6"])
@@ -138,7 +142,7 @@ def test_optimum_is_above_the_data(world: World) -> None:
         assert expert.mean() > true.mean()
 
 
-@pytest.mark.parametrize("world", [w for w in WORLDS.values() if w.has_goal], ids=lambda world: world.name)
+@pytest.mark.parametrize("world", [w for w in ALL.values() if w.has_goal], ids=lambda world: world.name)
 def test_good_controller_reaches_the_goal(world: World) -> None:
     assert world.played_by_expert().success.mean() > 0.95
 

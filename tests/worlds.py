@@ -9,6 +9,7 @@ world.score(policy.act)               # noise-free returns of a policy from the 
 world.optimum, world.success(policy.act)
 """
 
+from gliders import Arm, Glider, Pole, Reactor
 from mazes import GOAL_X, GOAL_Y, SPEED, TIME, Look, Maze, X, Y
 from plants import Battery, Cart, Hidden, MountainCar, Pendulum, Tank
 from world import World
@@ -121,3 +122,31 @@ _ALL: tuple[World, ...] = (
 )
 
 WORLDS: dict[str, World] = {world.name: world for world in _ALL}
+
+_UNSEEN: tuple[World, ...] = (
+    Glider("glider", f"A body with a velocity, with rewards by nearness: {LEGS}."),
+    Glider("glider-3d", "The same in three dimensions.", dimensions=3),
+    Glider("glider-goal", f"A reward of 1 at the goal, which ends it: {LEGS}.", reward="goal"),
+    Glider("glider-goal-1000", "The same with a reward of 1,000.", reward="goal", scale=1000.0),
+    Glider("glider-cost", "A cost of pushing until the goal; at one wall the body is lost.", reward="cost"),
+    Glider("glider-noise", "The glider with noise of 1 on each reward.", reward_noise=1.0),
+    Glider("glider-slip", "The glider with noise on each move.", slip=0.02, stochastic=True, unstable=True),
+    Glider("glider-winds", "The glider in one of three winds, in the observation.", winds=3),
+    Glider("glider-eight-winds", "The same with eight winds.", winds=8),
+    Glider("glider-no-velocity", "The glider's velocity can't be seen.", hides_velocity=True),
+    Glider("glider-late", "Actions count one step later, which can't be seen.", late=True),
+    Glider("glider-rounded", "Sensors that round to a fiftieth.", sensor=0.02),
+    Glider("glider-coarse", "Sensors that round to a tenth.", sensor=0.1),
+    Glider("glider-idle", "One action is always 0.", idle=True),
+    Glider("glider-one-policy", "One noisy policy: starts decide returns.", logged="one policy"),
+    Glider("glider-play", "Undirected wandering, with rewards by nearness.", logged="play"),
+    Glider("glider-play-goal", "Undirected wandering, with a reward of 1 at the goal.", logged="play", reward="goal"),
+    Pole("pole", "A pole to balance on a cart, by mixed controllers: 1 each step until it falls."),
+    Arm("arm", "An arm of two links, whose angles wrap around, and one of three targets; mixed controllers."),
+    Reactor("reactor", "A reactor with four recipes and a feed that drifts by chance; mixed controllers."),
+    Reactor("reactor-steady", "The same with a feed that differs between episodes.", drift=0.0, stochastic=False),
+    Reactor("reactor-one-recipe", "One recipe, and a feed that drifts little.", drift=0.005, recipes=1),
+)
+
+UNSEEN: dict[str, World] = {world.name: world for world in _UNSEEN}
+"""Worlds that were made after the method: nothing in it was chosen with them."""

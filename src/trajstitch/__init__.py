@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trajstitch.policies.train import train, train_together
     from trajstitch.stitching.config import StitchConfig
     from trajstitch.stitching.pipeline import stitch
+    from trajstitch.workflow.export import Exported, export
     from trajstitch.workflow.learn import Learned, learn
 
 # Looked up on first use, so that `trajstitch --help` and worker processes import only what they need.
@@ -35,6 +36,8 @@ _HOME = {
     "Comparison": "evaluation.compare",
     "compare": "evaluation.compare",
     "evaluate": "evaluation.evaluate",
+    "Exported": "workflow.export",
+    "export": "workflow.export",
     "Learned": "workflow.learn",
     "learn": "workflow.learn",
     "load": "benchmark.sources",
@@ -65,6 +68,7 @@ __all__ = [
     "TD3BC",
     "Collect",
     "Comparison",
+    "Exported",
     "InputError",
     "Learned",
     "Metadata",
@@ -78,6 +82,7 @@ __all__ = [
     "compare",
     "concatenate",
     "evaluate",
+    "export",
     "inspect",
     "learn",
     "load",

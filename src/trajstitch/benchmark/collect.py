@@ -11,14 +11,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from itertools import pairwise
 from multiprocessing.pool import Pool
+from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import gymnasium
 import numpy as np
 
-from trajstitch.benchmark import sets
-from trajstitch.benchmark.ladder import Ladder, load_ladder
+from trajstitch.benchmark import maze, sets
+from trajstitch.benchmark.behaviour import behave
+from trajstitch.benchmark.ladder import Checkpoint, Ladder, load_ladder, shipped
 from trajstitch.benchmark.lanes import Lanes
 from trajstitch.data import environments
 from trajstitch.data.trajectories import Metadata, Trajectories
@@ -26,7 +29,7 @@ from trajstitch.errors import InputError
 from trajstitch.evaluation import processes
 from trajstitch.evaluation.processes import light_processes
 from trajstitch.learning.bounds import SEED, Bounds, check_bounds
-from trajstitch.policies.policy import Layers, act
+from trajstitch.policies.policy import Layers
 from trajstitch.progress import progress
 from trajstitch.storage.runs import versions
 
@@ -39,7 +42,9 @@ MEDIUM_NOISE = 0.1
 EXPERT_NOISE = 0.01
 EXPLORATION_NOISE = 0.2
 NOISY_EXPERT_NOISE = 0.5
-"""Standard deviations of the action noise, relative to the action bound."""
+"""Standard deviations of the noise on a deterministic policy's actions, relative to the action bound."""
+SAMPLED = 1.0
+"""The same of a stochastic policy, relative to its own."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,8 @@ class Collect:
     """How many, rounded up to whole episodes (of noisy-expert: in its noisy part); D4RL's size if not given."""
     seed: Annotated[int, SEED] = 0
     """Seed of the environments and of the action noise."""
+    ladder: Path | None = None
+    """The file of the ladder whose policies act, by `trajstitch expert`; the shipped one if not given."""
     processes: Annotated[int, Bounds(1)] | None = None
     """Worker processes; one for each core if not given. The data does not depend on it."""
 
@@ -60,7 +67,9 @@ class Part(NamedTuple):
     """Episodes of one policy: as many as it takes to reach `steps`, or the number `episodes`."""
 
     layers: Layers
+    """Without any, actions are random."""
     noise: float
+    """Standard deviation of the noise, as above."""
     steps: float = 0
     episodes: int = 0
 
@@ -87,9 +96,13 @@ def collect(config: Collect) -> Trajectories:
     which = sets.built_in(config.set)
     transitions = which.transitions if config.transitions is None else config.transitions
     check_bounds(config)
+    if which.name == sets.MAZE:
+        return maze.collect(which.minari_id, which.name, transitions, config.seed)
     if not all(map(find_spec, ("mujoco", "imageio"))):
-        raise InputError('the built-in sets need MuJoCo: pip install "trajstitch[mujoco]"')
-    ladder = load_ladder(which.task)
+        raise InputError('this built-in set needs MuJoCo: pip install "trajstitch[mujoco]"; maze/mixed does without')
+    ladder = load_ladder(config.ladder or shipped(which.task, which.algorithm))
+    if ladder.task != which.task:
+        raise InputError(f"{config.ladder} is a ladder of {ladder.task}, not of {which.task}")
     episodes: list[Episode] = []
     with light_processes(), processes.pool(config.processes or os.cpu_count() or 1) as pool:
         with progress(f"Collecting {which.name}", transitions) as advance:
@@ -109,7 +122,11 @@ def recipe(which: sets.BuiltIn, ladder: Ladder, transitions: int) -> list[Part]:
     """Return the policies of a set, with the transitions that each collects."""
     expert, medium = ladder.expert.layers, ladder.medium.layers
     if which.expert_percent is not None:
+        if ladder.algorithm != "td3":
+            raise InputError(f"{which.name} is made with noise on a TD3 expert, not with {ladder.algorithm.upper()}'s")
         return [Part(expert, NOISY_EXPERT_NOISE, transitions)]
+    if ladder.algorithm == "sac":
+        return _sampled(which.kind, ladder, transitions)
     if which.kind == "medium-replay":
         policies = ladder.checkpoints[: ladder.medium_index + 1]
         return [Part(policy.layers, EXPLORATION_NOISE, transitions / len(policies)) for policy in policies]
@@ -118,6 +135,28 @@ def recipe(which: sets.BuiltIn, ladder: Ladder, transitions: int) -> list[Part]:
         "expert": [Part(expert, EXPERT_NOISE, transitions)],
         "medium-expert": [Part(medium, MEDIUM_NOISE, transitions / 2), Part(expert, EXPERT_NOISE, transitions / 2)],
     }[which.kind]
+
+
+def _sampled(kind: str, ladder: Ladder, transitions: int) -> list[Part]:
+    """Return the policies of a set that is made with a SAC ladder."""
+    medium, expert = (Part(one.layers, SAMPLED, transitions) for one in (ladder.medium, ladder.expert))
+    if kind == "medium-replay":
+        stages = replay(ladder)
+        whole = sum(steps for _, steps in stages)
+        return [Part([] if one is None else one.layers, SAMPLED, transitions * steps / whole) for one, steps in stages]
+    halves = [part._replace(steps=transitions / 2) for part in (medium, expert)]
+    return {"medium": [medium], "expert": [expert], "medium-expert": halves}[kind]
+
+
+def replay(ladder: Ladder) -> list[tuple[Checkpoint | None, float]]:
+    """Return who acted for how many steps in the run up to medium: nobody (actions were random), then each policy from
+    halfway to the checkpoint before until halfway to the one after."""
+    policies = ladder.checkpoints[: ladder.medium_index + 1]
+    steps = [one.steps for one in policies]
+    middles = [(one + two) / 2 for one, two in pairwise(steps)]
+    start = min(ladder.random_steps, steps[-1])
+    edges = [start, *(max(one, start) for one in middles), steps[-1]]
+    return [(None, start), *((one, end - begin) for one, (begin, end) in zip(policies, pairwise(edges), strict=True))]
 
 
 def clean_episodes(which: sets.BuiltIn, noisy: int) -> int:
@@ -148,6 +187,8 @@ def _pieces(part: Part) -> list[Part]:
     if part.episodes:
         counts = [LANES] * (part.episodes // LANES) + [part.episodes % LANES] * bool(part.episodes % LANES)
         return [part._replace(episodes=count) for count in counts]
+    if not part.steps:
+        return []
     count = max(1, round(part.steps / SHARD_STEPS))
     return [part._replace(steps=part.steps / count)] * count
 
@@ -187,12 +228,13 @@ def _lockstep(lanes: Lanes, streams: list[np.random.SeedSequence], part: Part) -
     lengths = np.full(len(streams), limit)
     terminated = np.zeros(len(streams), bool)
     for lane, stream in enumerate(streams):
-        noise[:, lane] = np.random.default_rng(stream).normal(0.0, part.noise, (limit, actions_size)) * lanes.high
+        random = np.random.default_rng(stream)
+        shape = (limit, actions_size)
+        noise[:, lane] = random.normal(0.0, part.noise, shape) if part.layers else random.uniform(-1, 1, shape)
         observations[0, lane] = lanes.reset(lane, seed=int(stream.generate_state(1)[0]))
     alive = list(range(len(streams)))
     for step in range(limit):
-        wanted = act(part.layers, observations[step], lanes.high) + noise[step]
-        actions[step] = np.clip(wanted, lanes.low, lanes.high)
+        actions[step] = behave(part.layers, observations[step], noise[step], lanes.high)
         outcome = lanes.step(alive, actions[step, alive])
         observations[step + 1, alive], rewards[step, alive] = outcome.observations, outcome.rewards
         if outcome.terminated.any():
@@ -227,7 +269,7 @@ def _assemble(episodes: list[Episode], which: sets.BuiltIn, ladder: Ladder, conf
         reference=environments.REFERENCE[which.task],
         extra={
             "description": f"{which.recipe[0].upper()}{which.recipe[1:]}. Made by trajstitch; not D4RL's data.",
-            "algorithm_name": "TD3",
+            "algorithm_name": ladder.algorithm.upper(),
             "collected_with": {"seed": config.seed, "ladder_seed": ladder.seed, "versions": versions()},
         },
     )

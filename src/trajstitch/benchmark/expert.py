@@ -1,4 +1,4 @@
-"""Train a ladder: TD3 on a Gymnasium task, several seeds at once, with every checkpoint kept.
+"""Train a ladder: TD3 or SAC on a Gymnasium task, several seeds at once, with every checkpoint kept.
 
 Training goes in rounds. While the accelerator makes one update for each step of the last round, each seed's process
 plays the next round with the policy as it was when the round began. With this fixed delay, a run's result depends only
@@ -8,17 +8,18 @@ state can't be saved in general; so a resumed run sees the same data as one that
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
 from trajstitch.benchmark.exploration import Environment, Exploration, Explorer, environment, evaluate, unflatten
-from trajstitch.benchmark.ladder import Checkpoint, Ladder, first_medium, rounded, save_ladder
+from trajstitch.benchmark.ladder import TASKS, Checkpoint, Ladder, rounded, save_ladder
+from trajstitch.benchmark.selection import Chosen, Curve, Measure, best_policies, twins
 from trajstitch.benchmark.training_run import TrainingRun
 from trajstitch.errors import InputError
 from trajstitch.evaluation.processes import evaluators, light_processes
@@ -27,26 +28,24 @@ from trajstitch.policies.policy import Layers
 from trajstitch.progress import logger, progress
 
 if TYPE_CHECKING:
-    from trajstitch.policies.td3 import TD3
+    from trajstitch.policies.online import Online
 
-CHECKPOINTS = 17
-"""Checkpoints of a ladder before its expert."""
-UP_TO_MEDIUM = 10
-"""How many of them lie at or before medium."""
-LAST = 10
-"""Seeds are compared by the mean of this many last evaluations."""
 EVALUATION_SEED = 10_000
-FINAL_SEED = 20_000
-"""The checkpoints are measured on other seeds than those they were chosen by."""
-FINAL_EPISODES = 20
+MATCH_SEED, MATCH_EPISODES = 15_000, 50
+"""The checkpoints of a shortlist are measured on other seeds than those they came onto it by."""
+FINAL_SEED, FINAL_EPISODES = 20_000, 20
+"""The ladder's are measured on other seeds than those they were chosen by."""
 
 
 @dataclass(frozen=True)
 class Expert:
-    """How a ladder of policies is trained with TD3."""
+    """How a ladder of policies is trained with TD3 or SAC."""
 
     task: str
     """hopper, walker2d or halfcheetah; or the Gymnasium id of a task with continuous actions."""
+    algorithm: Literal["td3", "sac"] = "td3"
+    """td3: deterministic policies. sac: stochastic ones, as D4RL's sets were collected with; with more checkpoints, of
+    which medium and expert are those that come nearest to D4RL's sets."""
     steps: Annotated[int, Bounds(1)] = 1_000_000
     """Environment steps for each seed."""
     seed: Annotated[int, SEED] = 0
@@ -62,7 +61,7 @@ class Expert:
     checkpoint_every: Annotated[int, Bounds(1)] = 10_000
     """Steps between two checkpoints, each evaluated while training continues."""
     episodes: Annotated[int, Bounds(1)] = 10
-    """Episodes without noise in an evaluation."""
+    """Episodes in an evaluation, without noise; stochastic policies are sampled."""
     evaluators: Annotated[int, Bounds(1)] = 2
     """Processes that evaluate."""
     snapshot_every: Annotated[int, Bounds(1)] = 50_000
@@ -90,13 +89,13 @@ class Expert:
         ]
         return " ".join(["trajstitch expert", self.task, *given])
 
-    def check(self, algorithm: "TD3") -> None:
+    def check(self, algorithm: "Online") -> None:
         """Raise for settings that make no sense."""
         check_bounds(self)
         check_seeds(self.seed, self.seeds)
         round_steps = f"`environments={self.environments}` × `round_steps={self.round_steps}`"
         if self.round % algorithm.policy_delay:
-            raise InputError(f"{round_steps} must be a multiple of TD3's policy delay, {algorithm.policy_delay}")
+            raise InputError(f"{round_steps} must be a multiple of the policy delay, {algorithm.policy_delay}")
         for name in ("steps", "replay", "checkpoint_every", "snapshot_every"):
             if getattr(self, name) < 1 or getattr(self, name) % self.round:
                 raise InputError(
@@ -104,11 +103,12 @@ class Expert:
                 )
 
 
-def expert(config: Expert, algorithm: "TD3 | None" = None) -> Path:
-    """Train, choose and measure a ladder; return its file, `ladder.safetensors` in the run folder."""
-    from trajstitch.policies.td3 import TD3
+def expert(config: Expert, algorithm: "Online | None" = None) -> Path:
+    """Train, choose and measure a ladder; return its file, `ladder.safetensors` in the run folder.
 
-    algorithm = algorithm or TD3()
+    `algorithm` has the settings, if they are not the usual ones of the algorithm that `config` names.
+    """
+    algorithm = algorithm or default(config.algorithm)
     config.check(algorithm)
     task = environment(config.task)
     run = open_run(config, algorithm)
@@ -120,21 +120,28 @@ def expert(config: Expert, algorithm: "TD3 | None" = None) -> Path:
     return run.folder / "ladder.safetensors"
 
 
-def open_run(config: Expert, algorithm: "TD3") -> TrainingRun:
+def default(algorithm: str) -> "Online":
+    """Return an algorithm with its usual settings."""
+    from trajstitch.policies.sac import SAC
+    from trajstitch.policies.td3 import TD3
+
+    return {one.name: one for one in (TD3, SAC)}[algorithm]()
+
+
+def open_run(config: Expert, algorithm: "Online") -> TrainingRun:
     """Start or resume the run; a resumed one may have another folder and number of evaluators."""
     free = ("run", "resume", "evaluators")
     kept = {field.name: getattr(config, field.name) for field in fields(Expert) if field.name not in free}
-    return TrainingRun.start(
-        config.folder, "expert", kept | {"algorithm": asdict(algorithm)}, resume=config.resume, command=config.command()
-    )
+    kept["algorithm"] = {"name": algorithm.name} | asdict(algorithm)  # pyright: ignore[reportArgumentType]
+    return TrainingRun.start(config.folder, "expert", kept, resume=config.resume, command=config.command())
 
 
-def train(run: TrainingRun, config: Expert, algorithm: "TD3", task: Environment) -> None:
+def train(run: TrainingRun, config: Expert, algorithm: "Online", task: Environment) -> None:
     """Train from the run's last snapshot (or the start) to the last step, and evaluate every checkpoint."""
     from trajstitch.benchmark.learner import Learner
 
     seeds = [config.seed + i for i in range(config.seeds)]
-    sizes = (task.observations, *algorithm.hidden, len(task.bound))
+    sizes = (task.observations, *algorithm.hidden, algorithm.actor_outputs * len(task.bound))
     learner = Learner(algorithm, task, seeds, min(config.replay, config.steps), config.round)
     begin, recent = run.restore(learner, config.steps, config.round)
     if begin >= config.steps and not run.unevaluated(seeds):
@@ -226,40 +233,45 @@ class Evaluations:
         return {"best_return": max(self.latest.values())} if self.latest else {}
 
 
-def build_ladder(folder: Path) -> Ladder:
+def build_ladder(folder: Path, seed: int | None = None) -> Ladder:
     """Make the ladder of a run from the checkpoints evaluated so far, and write it to the run's ladder.safetensors.
 
-    The best seed is the one with the highest mean over its last ten evaluations, so that no single lucky checkpoint
-    decides. The expert is the steadiest of those ten: highest mean return less one standard deviation. The chosen
-    policies are rounded to half precision and measured again, on 20 episodes that were not used for the choice.
+    `benchmark/selection.py` says which seed (if none is given) and checkpoints are taken. They are rounded to half
+    precision and measured again, on 20 episodes that were not used for the choice.
     """
     run = TrainingRun.open(folder, "expert")
-    curves = run.curves()
+    curves: dict[int, Curve] = {}
+    for one, steps, mean, std, _ in sorted(run.evaluations.values()):
+        if seed in (None, one):
+            curves[one] = [*curves.get(one, []), (steps, mean, std)]
     if not curves:
-        raise InputError(f"{folder}: no checkpoint has been evaluated yet")
-    seed = max(curves, key=lambda seed: float(np.mean([value for _, value in curves[seed][-LAST:]])))
-    rows = sorted(row for key, row in run.evaluations.items() if key[0] == seed)
-    best = max(range(max(len(rows) - LAST, 0), len(rows)), key=lambda i: rows[i][2] - rows[i][3])
-    chosen = [rows[i][1] for i in choose([(row[1], row[2]) for row in rows[: best + 1]])]
-    policies = [rounded(run.layers(seed, steps)) for steps in chosen]
+        raise InputError(f"{folder}: no checkpoint {'' if seed is None else f'of seed {seed} '}has been evaluated yet")
+    facts, trained = run.facts, run.facts["config"]["algorithm"]
+    name = facts["config"]["task"]
+    task = environment(name)
 
-    facts = run.facts
-    task = environment(facts["config"]["task"])
-    logger.info(
-        f"{facts['config']['task']}: seed {seed} is the best of {len(curves)}; measuring {len(chosen)} policies"
-    )
-    with light_processes(), evaluators(min(os.cpu_count() or 1, len(policies))) as pool:
-        count = len(policies)
-        results = list(pool.map(evaluate, [task] * count, policies, [FINAL_EPISODES] * count, [FINAL_SEED] * count))
+    with light_processes(), evaluators(os.cpu_count() or 1) as pool:
+
+        def measure(policies: Sequence[tuple[int, int]], episodes: int, first_seed: int) -> list[list[float]]:
+            layers, count = [rounded(run.layers(*one)) for one in policies], len(policies)
+            return list(pool.map(evaluate, [task] * count, layers, [episodes] * count, [first_seed] * count))
+
+        chosen = select(name, trained, curves, lambda some: measure(some, MATCH_EPISODES, MATCH_SEED))
+        policies = [(chosen.seed, steps) for steps in chosen.steps]
+        logger.info(f"{name}: seed {chosen.seed} of {len(curves)} is taken; measuring {len(policies)} policies")
+        results = measure(policies, FINAL_EPISODES, FINAL_SEED)
     ladder = Ladder(
-        task=facts["config"]["task"],
+        task=name,
         environment=task.name,
         checkpoints=tuple(
-            Checkpoint(steps, float(np.mean(returns)), float(np.std(returns)), len(returns), layers)
-            for steps, returns, layers in zip(chosen, results, policies, strict=True)
+            Checkpoint(steps, float(np.mean(returns)), float(np.std(returns)), len(returns), rounded(run.layers(*one)))
+            for one, steps, returns in zip(policies, chosen.steps, results, strict=True)
         ),
-        seed=seed,
-        curves=curves,
+        seed=chosen.seed,
+        algorithm=trained["name"],
+        random_steps=trained["start_steps"],
+        chosen_medium=chosen.medium,
+        curves=run.curves(),
         versions=facts["versions"],
         machine=facts["machine"],
         command=facts["command"],
@@ -268,19 +280,7 @@ def build_ladder(folder: Path) -> Ladder:
     return ladder
 
 
-def choose(curve: Sequence[tuple[int, float]]) -> list[int]:
-    """Return the indices of the checkpoints that make a ladder; `curve` is (steps, return) up to the expert.
-
-    Up to medium they are spaced evenly over the steps, and from there to the expert evenly over the returns.
-    """
-    returns = [value for _, value in curve]
-    medium, expert = first_medium(returns), len(curve) - 1
-    early = np.unique(np.linspace(0, medium, min(UP_TO_MEDIUM, medium + 1)).round().astype(int)).tolist()
-    early = [i for i in early if i < expert]
-    later = list(range(medium + 1, expert))
-    wanted = min(CHECKPOINTS - len(early), len(later))
-    chosen: list[int] = []
-    for level in np.linspace(returns[medium], returns[expert], wanted + 2)[1:-1]:
-        left = [i for i in later if i not in chosen]
-        chosen.append(min(left, key=lambda i: abs(returns[i] - level)))
-    return [*early, *sorted(chosen), expert]
+def select(task: str, trained: Mapping[str, Any], curves: dict[int, Curve], measure: Measure) -> Chosen:
+    """Choose the seed and checkpoints of a ladder, by what they are for."""
+    matched = trained["name"] == "sac" and task in TASKS and any(len(rows) > 1 for rows in curves.values())
+    return twins(task, curves, measure) if matched else best_policies(curves)

@@ -16,11 +16,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from trajstitch.benchmark.behaviour import behave, is_stochastic
 from trajstitch.benchmark.ladder import TASKS, unknown_task
 from trajstitch.errors import InputError
 from trajstitch.evaluation.processes import SPAWN
 from trajstitch.evaluation.rollouts import play
-from trajstitch.policies.policy import Layers, act
+from trajstitch.policies.policy import Layers
 
 MESSAGE = struct.Struct("<q?")
 """A round's number, and whether all environments are reset."""
@@ -55,11 +56,11 @@ def environment(task: str) -> Environment:
     observed, acted = env.observation_space, env.action_space
     env.close()
     if not isinstance(observed, gymnasium.spaces.Box) or len(observed.shape) != 1:
-        raise InputError(f"{name}: observations are {observed}; TD3 here needs a Box with one axis")
+        raise InputError(f"{name}: observations are {observed}; a ladder's training needs a Box with one axis")
     if not isinstance(acted, gymnasium.spaces.Box) or len(acted.shape) != 1:
-        raise InputError(f"{name}: actions are {acted}; TD3 here needs a Box with one axis")
+        raise InputError(f"{name}: actions are {acted}; a ladder's training needs a Box with one axis")
     if not np.isfinite(acted.high).all() or (acted.low != -acted.high).any():
-        raise InputError(f"{name}: actions lie in {acted.low}..{acted.high}; TD3 here needs finite ±bounds")
+        raise InputError(f"{name}: actions lie in {acted.low}..{acted.high}; a ladder's training needs finite ±bounds")
     return Environment(name, observed.shape[0], tuple(acted.high.tolist()))
 
 
@@ -86,7 +87,7 @@ class Exploration:
     sizes: tuple[int, ...]
     """Widths of the policy's layers."""
     noise: float
-    """Standard deviation of the noise on actions, relative to the bound."""
+    """Standard deviation of the noise on actions: relative to the bound, or to a stochastic policy's own."""
     start_steps: int
     """Random actions until all environments together have taken this many steps."""
 
@@ -164,8 +165,8 @@ def explorer(plan: Exploration, weights: np.ndarray, rows: np.ndarray) -> Callab
             if index * plan.steps * count < plan.start_steps:
                 action = random.uniform(-bound, bound, (count, actions)).astype(np.float32)
             else:
-                noise = plan.noise * bound * random.standard_normal((count, actions), np.float32)
-                action = np.clip(act(layers, current, bound) + noise, -bound, bound)
+                away = plan.noise * random.standard_normal((count, actions), np.float32)
+                action = behave(layers, current, away, bound)
             step[:, :width] = current
             step[:, width : width + actions] = action
             for i, env in enumerate(environments):
@@ -179,10 +180,15 @@ def explorer(plan: Exploration, weights: np.ndarray, rows: np.ndarray) -> Callab
 
 
 def evaluate(environment: Environment, layers: Layers, episodes: int, first_seed: int) -> list[float]:
-    """Return the returns of the policy without noise; episode i starts from seed `first_seed` + i."""
-    bound = np.asarray(environment.bound)
-    environments = _environments(environment, episodes)
-    return play(environments, lambda observations: act(layers, observations, bound), first_seed)
+    """Return the returns of the policy, a stochastic one's sampled; episode i starts from seed `first_seed` + i."""
+    bound, shape = np.asarray(environment.bound, np.float32), (episodes, len(environment.bound))
+    random, calm = np.random.default_rng(first_seed), np.zeros(shape, np.float32)
+    stochastic = is_stochastic(layers, len(bound))
+
+    def act(observations: np.ndarray) -> np.ndarray:
+        return behave(layers, observations, random.standard_normal(shape) if stochastic else calm, bound)
+
+    return play(_environments(environment, episodes), act, first_seed)
 
 
 @cache

@@ -17,6 +17,7 @@ from trajstitch.storage.tensors import read_tensors, save_tensors
 
 TASKS = {"hopper": "Hopper-v5", "walker2d": "Walker2d-v5", "halfcheetah": "HalfCheetah-v5"}
 SHIPPED = Path(__file__).parent / "ladders"
+ALGORITHMS = ("td3", "sac")
 MEDIUM = 1 / 3
 """The medium policy is the first to reach this fraction of the expert's return."""
 
@@ -48,6 +49,12 @@ class Ladder:
     versions: dict[str, str] = field(default_factory=dict, repr=False)
     machine: str = field(default="", repr=False)
     command: str = field(default="", repr=False)
+    algorithm: str = "td3"
+    """td3, whose policies are deterministic, or sac, whose policies are stochastic."""
+    random_steps: int = 0
+    """Environment steps with random actions at the start of the run."""
+    chosen_medium: int | None = None
+    """Index of the medium policy, where it was chosen when the ladder was made."""
 
     @property
     def expert(self) -> Checkpoint:
@@ -59,7 +66,9 @@ class Ladder:
 
     @property
     def medium_index(self) -> int:
-        """Index of the first checkpoint that reaches a third of the expert's return."""
+        """Index of the medium policy: as chosen, or the first that reaches a third of the expert's return."""
+        if self.chosen_medium is not None:
+            return self.chosen_medium
         return first_medium([checkpoint.mean_return for checkpoint in self.checkpoints])
 
 
@@ -68,11 +77,16 @@ def first_medium(returns: Sequence[float]) -> int:
     return next(i for i, value in enumerate(returns) if value >= returns[-1] * MEDIUM or i == len(returns) - 1)
 
 
+def shipped(task: str, algorithm: str = "td3") -> Path:
+    """Return where the ladder of a task that an algorithm trained is shipped, if it is."""
+    return SHIPPED / f"{task}{'' if algorithm == 'td3' else f'-{algorithm}'}.safetensors"
+
+
 def load_ladder(task_or_path: str | Path) -> Ladder:
-    """Load a shipped ladder by its task's name, or any ladder by its file's path."""
+    """Load a shipped TD3 ladder by its task's name, or any ladder by its file's path."""
     path = Path(task_or_path)
     if task_or_path in TASKS:
-        path = SHIPPED / f"{task_or_path}.safetensors"
+        path = shipped(str(task_or_path))
     elif not path.is_file():
         if path.suffix or len(path.parts) > 1:
             raise InputError(f"{path}: no such ladder file; `trajstitch expert TASK` trains one")
@@ -81,6 +95,9 @@ def load_ladder(task_or_path: str | Path) -> Ladder:
         tensors, header = read_tensors(path)
         tensors = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
         checkpoints = json.loads(header["checkpoints"])
+        medium = json.loads(header.get("medium", "null"))
+        if medium is not None and medium not in range(len(checkpoints)):
+            raise ValueError(f"its medium policy is number {medium!r} of {len(checkpoints)}")
         return Ladder(
             task=header["task"],
             environment=header["environment"],
@@ -88,6 +105,9 @@ def load_ladder(task_or_path: str | Path) -> Ladder:
                 Checkpoint(**facts, layers=layers_from(tensors, f"{index}/")) for index, facts in enumerate(checkpoints)
             ),
             seed=int(header["seed"]),
+            algorithm=header.get("algorithm", "td3"),
+            random_steps=int(header.get("random_steps", 0)),
+            chosen_medium=medium,
             curves={
                 int(seed): [(steps, value) for steps, value in curve]
                 for seed, curve in json.loads(header["curves"]).items()
@@ -122,6 +142,9 @@ def save_ladder(ladder: Ladder, path: str | Path) -> None:
             "environment": ladder.environment,
             "checkpoints": json.dumps(facts),
             "seed": str(ladder.seed),
+            "algorithm": ladder.algorithm,
+            "random_steps": str(ladder.random_steps),
+            "medium": json.dumps(ladder.chosen_medium),
             "curves": json.dumps(ladder.curves),
             "versions": json.dumps(ladder.versions),
             "machine": ladder.machine,

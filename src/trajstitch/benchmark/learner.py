@@ -1,6 +1,7 @@
-"""The updates of ladder training: TD3 for all seeds at once, with the replay buffer on the accelerator."""
+"""The updates of ladder training: TD3 or SAC for all seeds at once, with the replay buffer on the accelerator."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,14 +9,17 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from trajstitch.benchmark.exploration import Environment
-from trajstitch.policies.td3 import TD3, Batch, State
+from trajstitch.policies.online import Online
+from trajstitch.policies.td3 import Batch
 from trajstitch.storage.runs import tensors_of, tree_from
 
 
 class Learner:
     """The states and replay buffers of all seeds; the first axis of each array is the seeds."""
 
-    def __init__(self, algorithm: TD3, environment: Environment, seeds: list[int], capacity: int, updates: int) -> None:
+    def __init__(
+        self, algorithm: Online, environment: Environment, seeds: list[int], capacity: int, updates: int
+    ) -> None:
         self.algorithm, self.environment, self.updates = algorithm, environment, updates
         self.seeds = jnp.asarray(seeds)
         self.state = initial(algorithm, environment, self.seeds)
@@ -57,10 +61,10 @@ class Learner:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def initial(algorithm: TD3, environment: Environment, seeds: Int[Array, " seeds"]) -> State:
+def initial(algorithm: Online, environment: Environment, seeds: Int[Array, " seeds"]) -> Any:
     """Return the states of all seeds before the first update."""
 
-    def one(seed: Int[Array, ""]) -> State:
+    def one(seed: Int[Array, ""]) -> Any:
         return algorithm.init(jax.random.key(seed), environment.observations, environment.bound)
 
     return jax.vmap(one)(seeds)
@@ -75,23 +79,23 @@ def _insert(
 
 @partial(jax.jit, static_argnums=(5, 6, 7), donate_argnums=0)
 def _improve(
-    state: State,
+    state: Any,
     replay: Float[Array, "seeds capacity row"],
     filled: Int[Array, ""],
     seeds: Int[Array, " seeds"],
     index: Int[Array, ""],
-    algorithm: TD3,
+    algorithm: Online,
     environment: Environment,
     updates: int,
-) -> tuple[State, Float[Array, "seeds parameters"], dict[str, Array]]:
+) -> tuple[Any, Float[Array, "seeds parameters"], dict[str, Array]]:
     """Make a whole round of updates in one program: draw all batches at once, then scan over the updates."""
     shape = (updates // algorithm.policy_delay, algorithm.policy_delay, algorithm.batch_size)
 
-    def step(state: State, drawn):
+    def step(state: Any, drawn):
         rows, key = drawn
         return algorithm.update(state, unpack(rows, environment), key)
 
-    def one(state: State, replay: Float[Array, "capacity row"], seed: Int[Array, ""]):
+    def one(state: Any, replay: Float[Array, "capacity row"], seed: Int[Array, ""]):
         draw_key, noise_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), index))
         rows = replay[jax.random.randint(draw_key, shape, 0, filled)]
         return jax.lax.scan(step, state, (rows, jax.random.split(noise_key, shape[0])))
@@ -113,7 +117,7 @@ def unpack(rows: Float[Array, "*batch row"], environment: Environment) -> Batch:
 
 
 @jax.jit
-def flat_actor(state: State) -> Float[Array, "seeds parameters"]:
+def flat_actor(state: Any) -> Float[Array, "seeds parameters"]:
     """Return the actors' parameters as flat vectors."""
     parameters = jax.tree.leaves(state.actor.network.layers)
     return jnp.concatenate([leaf.reshape(len(leaf), -1) for leaf in parameters], axis=1)

@@ -6,14 +6,16 @@ if the flags themselves depend on the first argument, its `choose(argument)` ret
 Nothing heavy is imported before the verb is known, so that `--help` is instant.
 """
 
+import contextlib
 import importlib
 import io
-import signal
 import sys
 import traceback
 from collections.abc import Sequence
 
+from trajstitch.cli import interrupts
 from trajstitch.errors import InputError, JobError, as_flags, clean, did_you_mean, one_line
+from trajstitch.storage import stopping
 
 VERBS = {
     "learn": "find the best policy that a log supports, in one go",
@@ -25,6 +27,7 @@ VERBS = {
     "simulate": "check a run's jumps in the simulator",
     "train": "train a policy on a data set, several seeds at once",
     "evaluate": "roll out a run's policies and score them",
+    "export": "write a policy as ONNX or safetensors, to run without trajstitch",
     "reproduce": "measure one of the paper's experiments and write its page",
     "report": "write a page that shows and compares runs",
     "expert": "train a ladder of policies (TD3) for the built-in sets",
@@ -55,13 +58,16 @@ try:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit: 0 done, 1 the job failed, 2 bad input or usage."""
-    # A terminated job unwinds like any other failure, so that nothing half-made stays behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    """Run one command and exit: 0 done, 1 the job failed, 2 bad input or usage, 130 interrupted."""
+    interrupts.watch()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without our signs shows the rest
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    try:
+        code = run(sys.argv[1:] if arguments is None else arguments)
+    except SystemExit as error:  # tyro's, of --help and wrong usage; or of SIGTERM
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    interrupts.finish(code)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -69,21 +75,31 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return _dispatch(arguments)
     except InputError as error:
+        if stopping.asked.is_set():  # a library made another error of it
+            return _interrupted()
         print(f"error: {as_flags(str(error))}", file=sys.stderr)
         return 2
     except JobError as error:
+        if stopping.asked.is_set():
+            return _interrupted()
         print(f"error: {as_flags(one_line(str(error)))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+        return _interrupted()
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone
         return 1
     except Exception as error:
+        if stopping.asked.is_set():
+            return _interrupted()
         print(clean(traceback.format_exc()), end="", file=sys.stderr)
         print(f"error: the job failed ({type(error).__name__}: {one_line(str(error))})", file=sys.stderr)
         return 1
+
+
+def _interrupted() -> int:
+    print("interrupted", file=sys.stderr)
+    return 130
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
@@ -99,6 +115,14 @@ def _dispatch(arguments: Sequence[str]) -> int:
         return 0
     if verb not in VERBS:
         raise InputError(f"unknown verb {verb!r}{did_you_mean(verb, VERBS)}: `trajstitch --help` lists them")
+    if {"-h", "--help"} & set(rest):
+        from trajstitch.cli.short_help import UnreadableError, short_help
+
+        words = [word for word in rest if word not in ("-h", "--help")]
+        with contextlib.suppress(UnreadableError):  # the full help needs no source
+            print(short_help(verb, words), end="")
+            return 0
+    rest = ["--help" if word == "--help-all" else word for word in rest]
     import tyro
 
     from trajstitch.cli.output import show_log

@@ -11,6 +11,7 @@ from trajstitch.benchmark import sets
 from trajstitch.benchmark.collect import Collect, collect
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.data import environments
+from trajstitch.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Command(Collect):
     """Print JSON instead of a line of text."""
 
     def execute(self) -> None:
+        if self.ladder is not None and self.to is None:
+            raise InputError("`to` must be given with `ladder`: the set's own name is for the shipped policies")
         target = self.to or f"minari:{sets.built_in(self.set).minari_id}"
         formats.require_free(target, force=self.force)
         start = time.monotonic()

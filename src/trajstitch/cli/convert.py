@@ -11,6 +11,8 @@ from trajstitch.cli.columns import ColumnFlags
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.progress import logger
 
+COMMON = ("environment", "force", "json")
+
 
 @dataclass(frozen=True)
 class Command(ColumnFlags):

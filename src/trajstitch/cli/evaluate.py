@@ -20,6 +20,8 @@ from trajstitch.evaluation.scores import Interval, Summary, probability_of_impro
 from trajstitch.policies.policy import load_policy
 from trajstitch.storage.runs import Run
 
+COMMON = ("episodes", "last", "offline", "environment", "against", "data", "video", "seed", "json")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Command(ColumnFlags, Evaluate):
@@ -38,8 +40,8 @@ class Command(ColumnFlags, Evaluate):
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]")]
     """Folders of `trajstitch train`."""
     against: Path | None = None
-    """Another run. With an environment it must be evaluated already: print the probability that a policy of this run
-    scores higher. Without, it is one more run to compare."""
+    """Another run to compare with. With an environment it must be evaluated already: print the probability that a
+    policy of this run scores higher. Without, it is one more run whose return is estimated."""
     data: str | None = None
     """Without an environment: the logged data to estimate on, where the runs' data is stitched and doesn't know its
     original."""

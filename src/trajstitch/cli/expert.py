@@ -8,11 +8,12 @@ from tyro.conf import Positional, arg
 from trajstitch.benchmark.expert import Expert, expert
 from trajstitch.benchmark.ladder import load_ladder
 from trajstitch.cli.output import print_json, stdout
+from trajstitch.storage.stopping import resumable
 
 
 @dataclass(frozen=True)
 class Command(Expert):
-    """Train a ladder of policies with TD3: checkpoints along the best seed's training, and its expert.
+    """Train a ladder of policies with TD3 or SAC: checkpoints along the best seed's training, and its expert.
 
     Example: trajstitch expert hopper --steps 1000000 --seeds 5
     """
@@ -23,7 +24,8 @@ class Command(Expert):
     """Print JSON instead of text."""
 
     def execute(self) -> None:
-        path = expert(self)
+        with resumable("the same command with --resume continues"):
+            path = expert(self)
         ladder = load_ladder(path)
         rungs = [
             {"steps": rung.steps, "mean_return": rung.mean_return, "std_return": rung.std_return}

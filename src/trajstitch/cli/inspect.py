@@ -19,6 +19,7 @@ from trajstitch.errors import as_flags, one_line
 WIDEST = 110
 """Characters: charts grow no wider on a wider terminal."""
 MARKS = {"ok": ("✓", "green"), "note": ("•", "yellow"), "bad": ("✗", "bold red")}
+COMMON = ("json",)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """`trajstitch learn SRC`."""
 
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,9 +16,11 @@ from trajstitch.cli.output import print_json, stdout
 from trajstitch.evaluation.compare import LOGGED
 from trajstitch.evaluation.scores import Interval
 from trajstitch.learning.bounds import SEED
-from trajstitch.progress import logger
 from trajstitch.storage.runs import slug
+from trajstitch.storage.stopping import resumable
 from trajstitch.workflow.learn import Learned, learn
+
+COMMON = ("run", "budget", "compare", "environment", "seed", "resume", "json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +33,8 @@ class Command(ColumnFlags):
     Example: trajstitch learn hopper/medium-replay --run hopper --budget 30m
 
     Your own log: trajstitch learn table:log.csv --run log --budget 5m
+
+    Does stitching pay? trajstitch learn npz:log.npz --run log --compare
     """
 
     source: Annotated[Positional[str], arg(metavar="SRC")]
@@ -39,6 +44,9 @@ class Command(ColumnFlags):
     budget: str = "30m"
     """About how long it may take, such as 5m, 30m or 2h: it decides the models' size, the steps and which methods are
     tried."""
+    compare: bool = False
+    """Only clone, so that all of the time goes into one verdict: does stitching pay, beside the original data and its
+    best tenth under equal settings?"""
     environment: str | None = None
     """Gymnasium id of the environment to roll out in, if the data names none or another one; MODULE:ID imports your own
     module first. Without any, returns are estimated from the data."""
@@ -54,7 +62,7 @@ class Command(ColumnFlags):
         reading = self.reading(self.source)
         mended = self.missing is not None or self.resample is not None or self.allow_changed
         data = sources.load(self.source, allow_large=self.allow_large, **reading) if mended else self.source
-        try:
+        with resumable("the same command with --resume continues"):
             found = learn(
                 data,
                 self.budget,
@@ -64,10 +72,8 @@ class Command(ColumnFlags):
                 columns=None if mended else reading["columns"],
                 allow_large=self.allow_large,
                 seed=self.seed,
+                compare=self.compare,
             )
-        except (KeyboardInterrupt, SystemExit):
-            logger.info("the same command with --resume continues")
-            raise
         print_json(_facts(found)) if self.json else show(found)
 
 
@@ -95,10 +101,14 @@ def show(found: Learned) -> None:
         table.add_row(*cells[: len(table.columns)], style="bold" if row.chosen else None)
     out.print(table)
     out.print("error: distance of the actions from logged ones, scaled to ±1\n", soft_wrap=True)
+    if found.verdict is not None:
+        out.print(f"{found.verdict}\n", soft_wrap=True)
     out.print(found.why, soft_wrap=True)
     out.print(f"policy  {found.policy_file}", soft_wrap=True)
     if found.report is not None:
         out.print(f"page    {found.report}: open it in any browser", soft_wrap=True)
+    folder = shlex.quote(str(found.folder))
+    out.print(f"deploy  trajstitch export {folder} policy.onnx (or .safetensors)", soft_wrap=True)
     out.print(f"\n{found.code}", soft_wrap=True, end="")
 
 

@@ -7,6 +7,9 @@ from tyro.conf import Positional
 from trajstitch.cli.output import stdout
 from trajstitch.experiments.reproduce import Reproduce, experiment_named, reproduce
 from trajstitch.progress import logger
+from trajstitch.storage.stopping import resumable
+
+COMMON = ("folder", "size", "sets", "methods", "data", "transitions", "preset", "stitchings", "seeds", "time_limit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +25,8 @@ class Command(Reproduce):
     """The experiment."""
 
     def execute(self) -> int:
-        page, failures = reproduce(experiment_named(self.name), self)
+        with resumable("the same command continues after the cells that are measured"):
+            page, failures = reproduce(experiment_named(self.name), self)
         for failure in failures:
             logger.warning(f"failed: {failure}")
         stdout().print("nothing is complete yet" if page is None else str(page), soft_wrap=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -20,6 +20,8 @@ from trajstitch.data.source_facts import as_recorded
 from trajstitch.data.stitch_record import StitchRecord, describe_stitching
 from trajstitch.data.summary import BINS
 from trajstitch.data.trajectories import Trajectories
+from trajstitch.engines.ray_cluster import RayCluster, RaySettings
+from trajstitch.engines.workers import LOCAL
 from trajstitch.errors import InputError, as_flags
 from trajstitch.learning.bounds import SEED, Bounds
 from trajstitch.progress import logger
@@ -30,23 +32,23 @@ from trajstitch.stitching.pipeline import Stitched, StitchJob, stitch_together
 from trajstitch.storage.atomic import telling
 from trajstitch.storage.checksums import checksum_of_files
 from trajstitch.storage.runs import Run, slug
+from trajstitch.storage.stopping import resumable
+
+COMMON = ("preset", "config.keep_original", "config.stitchings", "seed", "run", "resume", "force", "json")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command(ColumnFlags):
     """Rebuild each trajectory by jumping, where it pays, to observed states of others; save the better data set.
 
-    To begin with, SRC and DST are enough. Then choose: --preset quick for a first look; --keep-original if IQL, TD3+BC
-    or another learner of Q is to be trained on the result (without it, the result is for cloning); --stitchings 3 to
-    depend less on chance; --resume to continue after an interruption.
+    To begin with, SRC and DST are enough. The result is for cloning; for IQL, TD3+BC and other learners of Q, give
+    --keep-original. Other flags are settings of the preset: `trajstitch stitch --preset paper --help-all`.
 
-    For cloning: trajstitch stitch hopper/medium-replay minari:my/hopper-stitched-v0 --preset quick
+    For cloning: trajstitch stitch npz:log.npz npz:better.npz --preset quick
 
     For a learner of Q: trajstitch stitch npz:log.npz npz:more.npz --keep-original
 
-    Several data sets: trajstitch stitch npz:log.npz npz:better-{seed}.npz --preset paper --seeds 3
-
-    All other flags are settings of the preset; `trajstitch stitch --preset paper --help` shows the paper's.
+    Several: trajstitch stitch npz:log.npz npz:better-{seed}.npz --preset paper --seeds 3
     """
 
     source: Annotated[Positional[str], arg(metavar="SRC")]
@@ -54,8 +56,8 @@ class Command(ColumnFlags):
     target: Annotated[Positional[str], arg(metavar="DST")]
     """Where the better data set goes, as a URI; {seed} in it stands for the seed's number."""
     preset: Preset = "default"
-    """Settings to start from. default: the best we know. quick: minutes on a laptop. paper: the paper's method and
-    hyper-parameters, but for what docs/method.md lists; slow."""
+    """Settings to start from: default, the best we know; quick, minutes on a laptop; paper, the paper's method and
+    hyper-parameters. What the last departs in, docs/method.md lists; it is slow."""
     seed: Annotated[int, SEED] = 0
     """Seed of the models, the value function and the latents."""
     seeds: Annotated[int, Bounds(1)] = 1
@@ -68,6 +70,10 @@ class Command(ColumnFlags):
     """Continue the run in that folder after its last finished stage; DST may be another one."""
     force: bool = False
     """Overwrite the target if it exists, and without --resume the run too."""
+    engine: Literal["local", "ray"] = "local"
+    """Where the graph is built: in this process, or in blocks on the workers of a Ray cluster (docs/cluster.md)."""
+    ray: RaySettings = field(default_factory=RaySettings)
+    """What tasks on the cluster are given."""
     json: bool = False
     """Print JSON instead of text."""
     config: Annotated[AvoidSubcommands[StitchConfig], arg(name="")] = field(default_factory=StitchConfig)
@@ -120,6 +126,7 @@ class Command(ColumnFlags):
                     raise InputError(
                         f"`{name}` goes with greedy passes, as in `preset=paper`; {self.preset!r} plans instead"
                     )
+        workers = RayCluster(self.ray) if self.engine == "ray" else LOCAL
         reading = self.reading(self.source)
         data = self.load(self.source)
         config = self.config.for_data(data.metadata)
@@ -127,13 +134,17 @@ class Command(ColumnFlags):
         facts |= as_recorded(self.folder, sources.describe_source(self.source, data=data, **reading))
         facts["stitching"] = asdict(config)
         run = Run.start(self.folder, "stitch", facts, resume=self.resume, force=self.force, free=("source", "target"))
-        try:
-            done = stitch_together([StitchJob(data, config, self.seed, self.seeds, run)])[0]
-        except (KeyboardInterrupt, SystemExit):
-            logger.warning(f"{run.folder}: stopped; the same command with --resume continues after what is finished")
-            raise
+        job = StitchJob(data, config, self.seed, self.seeds, run, workers=workers)
+        with resumable(f"{run.folder}: stopped; the same command with --resume continues after what is finished"):
+            return run, self._finish(job, run, recorded, saved, reading)
+
+    def _finish(
+        self, job: StitchJob, run: Run, recorded: dict[str, str], saved: list[str], reading: dict[str, Any]
+    ) -> list[Stitched]:
+        """Make what is missing in the run, and save it."""
+        done = stitch_together([job])[0]
         for seed, one, target in zip(self.numbers, done, self.targets, strict=True):
-            after = sources.with_source(one.after, self.source, fingerprint=data.fingerprint, **reading)
+            after = sources.with_source(one.after, self.source, fingerprint=job.data.fingerprint, **reading)
             file = card_path(target, run, place(run, seed).own if self.seeds > 1 else "")
             if target in saved:
                 logger.info(f"{target} was written before and is left as it is; --force writes it again")
@@ -141,7 +152,7 @@ class Command(ColumnFlags):
                 self._save(after, target, run, recorded)
             if target not in saved or not file.exists():
                 write_card(file, card(one.before, after, one.reports, run.facts, uri=target, reason=one.reason))
-        return run, done
+        return done
 
     def _save(self, after: Trajectories, target: str, run: Run, recorded: dict[str, str]) -> None:
         """Write a target; its checksum is recorded just before it takes its place."""

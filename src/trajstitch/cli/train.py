@@ -24,6 +24,7 @@ from trajstitch.policies.policy import checkpoints, load_policies
 from trajstitch.policies.train import check_training, train_run
 from trajstitch.progress import logger
 from trajstitch.storage.runs import Run, slug
+from trajstitch.storage.stopping import resumable
 
 Method = TypeVar("Method")
 
@@ -32,6 +33,16 @@ DESCRIPTION = """Train a policy on a data set, all seeds at once; `trajstitch ev
 Example: trajstitch train bc hopper/medium-replay --seeds 5 --top 0.1
 
 `trajstitch train bc --help` shows what can be set."""
+CHOICES = {
+    "table": "trajstitch.policies:POLICIES",
+    "command": "Train",
+    "parameter": "Method",
+    "description": """{summary}; `trajstitch evaluate RUN` scores it.
+
+Example: trajstitch train {name} hopper/medium-replay --seeds 5""",
+}
+"""The table of what the first argument may be, the command whose parameter it fills, and its description."""
+COMMON = ("policy", "seeds", "top", "run", "resume")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +90,7 @@ class Train(ColumnFlags, Generic[Method]):
         if stitching := describe_stitching(data):
             logger.info(f"stitched data: {stitching}")
         original = self._original(data)
-        try:
+        with resumable("the same command with --resume continues"):
             run = train_run(
                 data,
                 algorithm,
@@ -92,9 +103,6 @@ class Train(ColumnFlags, Generic[Method]):
                 resume=self.resume,
                 force=self.force,
             )
-        except (KeyboardInterrupt, SystemExit):
-            logger.info("the same command with --resume continues")
-            raise
         found = checkpoints(run.folder)
         last = (run.metrics() or [{}])[-1]
         errors = run.read_json("action-error")
@@ -141,8 +149,7 @@ class Train(ColumnFlags, Generic[Method]):
 def choose(policy: str) -> tuple[Any, str]:
     """Return the command that trains this policy, and its description."""
     kind = algorithm_class(policy)
-    example = f"trajstitch train {policy} hopper/medium-replay --seeds 5"
-    return Train[kind], f"{_summary(kind)}; `trajstitch evaluate RUN` scores it.\n\nExample: {example}"
+    return Train[kind], CHOICES["description"].format(summary=_summary(kind), name=policy)
 
 
 def _summary(kind: type[Any]) -> str:

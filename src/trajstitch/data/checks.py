@@ -101,12 +101,12 @@ def _action_bounds(data: Trajectories) -> Finding:
         return Finding("action bounds", "note", "the action space has none")
     outside = at_bound = 0
     worst, worst_at = 0.0, (0, 0)
+    slack = ROUNDING * np.maximum(*(np.where(np.isfinite(bound), np.abs(bound), 0) for bound in (low, high)))
     with np.errstate(invalid="ignore"):  # infinity minus infinity, where a side has no bound
-        slack_low, slack_high = (ROUNDING * np.maximum(1, np.abs(bound)) for bound in (low, high))
         for start, part in _blocks(data.actions):
             excess = np.maximum(part - high, low - part)
-            beyond = excess > np.where(part > high, slack_high, slack_low)
-            at_bound += int(((part >= high - slack_high) | (part <= low + slack_low)).sum())
+            beyond = excess > slack
+            at_bound += int(((part >= high - slack) | (part <= low + slack)).sum())
             if beyond.any():
                 outside += int(beyond.sum())
                 row, column = np.unravel_index(np.argmax(np.where(beyond, excess, 0)), excess.shape)
@@ -260,6 +260,12 @@ def column_names(data: Trajectories, part: str) -> list[str] | None:
     names = data.metadata.extra.get(f"{part}_names")
     size = data.observation_size if part == "observation" else data.action_size
     return [str(name) for name in names] if isinstance(names, list) and len(names) == size else None
+
+
+def own_names(data: Trajectories) -> dict[str, list[str]]:
+    """Return the log's own names of observation and action columns, as policies carry them; empty if it has none."""
+    found = {f"{part}_names": column_names(data, part) for part in ("observation", "action")}
+    return {name: names for name, names in found.items() if names is not None}
 
 
 def _dimension(data: Trajectories, action: int) -> str:

@@ -41,6 +41,9 @@ D4RL_OPTIONS = {"Ant-v4": {"use_contact_forces": True}}
 PACKAGES = ("gymnasium_robotics",)
 """Packages that register environments on import, and are imported if a data set names one of theirs."""
 
+OWN = {"trajstitch/Maze-v0": "trajstitch.data.maze"}
+"""Our own environments and the modules that register them."""
+
 
 def task_of(name: str) -> str | None:
     """Return the locomotion task in the name of a data set or environment: Hopper-v5, hopper-medium-v2, ..."""
@@ -200,6 +203,7 @@ def _registered(name: str, entry_point: object) -> "EnvSpec":
     """Return the registry's spec of this name; raise if there is none, or if the file's code is not the registry's."""
     import gymnasium
 
+    _register_own(name)
     package = entry_point.partition(":")[0].partition(".")[0] if isinstance(entry_point, str) else ""
     if name not in gymnasium.registry and package in PACKAGES:
         with suppress(ImportError):
@@ -218,6 +222,11 @@ def _registered(name: str, entry_point: object) -> "EnvSpec":
             f"{known}, and code that a data file names is never run unless you say so (`trust_environment=True`)"
         )
     return found
+
+
+def _register_own(name: str) -> None:
+    if name in OWN:
+        import_module(OWN[name])
 
 
 def _entry_point(spec: "EnvSpec") -> str | None:
@@ -305,6 +314,7 @@ def spec_json(environment: str) -> str:
     if colon and module not in sys.modules:
         raise InputError(f"unknown environment {environment!r}: import {module or 'its package'} first")
     try:
+        _register_own(environment)
         spec = gymnasium.spec(environment)
         options = {**spec.kwargs, **D4RL_OPTIONS.get(environment, {})}
         return spec_json_of(replace(spec, kwargs=options))

@@ -10,9 +10,9 @@ from trajstitch.data.normaliser import ROUNDING, Normaliser, mean_and_std, recor
 from trajstitch.data.spaces import flat_bounds
 from trajstitch.data.trajectories import Trajectories
 
-FAR, SMALL = 1e4, 1e-5
-"""A column is far from zero if its mean is FAR times its standard deviation: float32 would merge its values. It is
-small if its standard deviation is below SMALL: it would count as constant."""
+FAR, SMALL, LARGE = 1e4, 1e-5, 1e15
+"""A column is far from zero if its mean is FAR times its standard deviation: float32 would merge its values. It is odd
+if its standard deviation is below SMALL or above LARGE: beside others it would vanish, or its squares overflow."""
 
 HEAVY = 3.0
 """A column has heavy tails if its standard deviation is this many times that of its bulk: the few largest values would
@@ -27,8 +27,11 @@ IGNORED = 1e300
 """Standard deviation of a column that is ignored: divided by it, every number is 0 in float32."""
 
 WIDEST = 1000
-"""A bound that is further from the logged actions than this many times their range (or 1) is ignored: a network whose
-output spans it could not resolve them."""
+"""A bound that is further from the logged actions than this many times their range is ignored: a network whose output
+spans it could not resolve them."""
+
+PLAIN = (1e-3, 1e3)
+"""Numbers whose largest is between these are of a size that a network can learn as they are."""
 
 
 @np.errstate(over="ignore", invalid="ignore")
@@ -70,38 +73,41 @@ def _rounding(
 
 
 class Float32Loss(NamedTuple):
-    """Columns that lose information in float32: far from zero (time stamps, map coordinates) or very small."""
+    """Columns that lose information in float32: far from zero (time stamps, map coordinates), very small or large."""
 
     mean: Float[np.ndarray, " columns"]
     std: Float[np.ndarray, " columns"]
     far: Bool[np.ndarray, " columns"]
-    small: Bool[np.ndarray, " columns"]
+    odd: Bool[np.ndarray, " columns"]
 
     @classmethod
     def of(cls, states: Float[np.ndarray, "rows columns"]) -> "Float32Loss":
         states = recorded(states)
         mean, std = mean_and_std(states)
         changes = varies(std, np.abs(states).max(0), 1000 * float(np.finfo(states.dtype).eps))
-        return cls(mean, std, changes & (np.abs(mean) > FAR * std), changes & (std < SMALL))
+        return cls(mean, std, changes & (np.abs(mean) > FAR * std), changes & ((std < SMALL) | (std > LARGE)))
 
     def avoid(self, normaliser: Normaliser) -> Normaliser:
         """Return the normaliser with double-precision mean and standard deviation for columns that float32 loses."""
-        lost = self.far | self.small
+        lost = self.far | self.odd
         if not lost.any():
             return normaliser
         return Normaliser(np.where(lost, self.mean, normaliser.mean), np.where(lost, self.std, normaliser.std))
 
 
 def rescale_for_float32(data: Trajectories) -> Trajectories:
-    """Return the data as float32 with far columns shifted and small ones scaled up, so that nothing is lost.
+    """Return the data with far columns shifted and odd ones scaled, so that nothing is lost in float32.
+
+    They are scaled by powers of two: the same data in other units then gives the same bits.
 
     Data without such columns is returned unchanged.
     """
     loss = Float32Loss.of(data.observations)
-    if not (loss.far | loss.small).any():
+    if not (loss.far | loss.odd).any():
         return data
-    states = (data.observations - np.where(loss.far, loss.mean, 0)) / np.where(loss.small, loss.std, 1)
-    return replace(data, observations=states.astype(np.float32))
+    unit = np.exp2(np.floor(np.log2(np.where(loss.odd, loss.std, 1))))
+    states = (data.observations - np.where(loss.far, loss.mean, 0)) / unit
+    return replace(data, observations=states.astype(np.float32 if loss.far.any() else data.observations.dtype))
 
 
 def action_bounds(data: Trajectories) -> tuple[Float[np.ndarray, " action"], Float[np.ndarray, " action"]]:
@@ -109,9 +115,21 @@ def action_bounds(data: Trajectories) -> tuple[Float[np.ndarray, " action"], Flo
     low, high = data.actions.min(0).astype(np.float64), data.actions.max(0).astype(np.float64)
     if data.metadata.action_space is not None:
         space_low, space_high = flat_bounds(data.metadata.action_space)
-        far = WIDEST * np.maximum(high - low, 1)
+        far = np.where(high > low, WIDEST * (high - low), np.inf)
         low, high = (
-            np.where(np.abs(bound - seen) <= far, bound, seen) for bound, seen in ((space_low, low), (space_high, high))
+            np.where(np.isfinite(bound) & (np.abs(bound - seen) <= far), bound, seen)
+            for bound, seen in ((space_low, low), (space_high, high))
         )
-    high = np.where(high > low, high, low + 1)
+    high = np.where(high > low, high, low + np.where(low == 0, 1, np.abs(low)))
     return low.astype(np.float32), high.astype(np.float32)
+
+
+def to_plain(values: Float[np.ndarray, " rows"]) -> float:
+    """Return the power of ten that brings the largest value nearest to 1; 1 if the values are plain as they are.
+
+    For numbers that are learned as they are, since a method was published so, but not in any unit.
+    """
+    size = float(np.abs(values).max(initial=0.0))
+    if not np.isfinite(size) or size == 0 or PLAIN[0] <= size <= PLAIN[1]:
+        return 1.0
+    return float(10.0 ** -np.round(np.log10(size)))

@@ -9,7 +9,10 @@ ROUNDING = 1e-6
 
 
 def varies(std: Any, size: Any, rounding: Any = ROUNDING) -> np.ndarray:
-    """Return whether a standard deviation exceeds the rounding error of numbers of this size; a constant's doesn't."""
+    """Return whether a standard deviation exceeds the rounding error of numbers of this size; a constant's doesn't.
+
+    No size is absolute: a column may be in any unit.
+    """
     return std > rounding * size
 
 
@@ -37,7 +40,7 @@ class Normaliser(NamedTuple):
         """
         rows = recorded(rows)
         mean, std = mean_and_std(rows)
-        return cls(mean, np.where(varies(std, 1 + np.abs(mean)), std + epsilon, 1.0))
+        return cls(mean, np.where(varies(std, np.abs(mean)), std + epsilon, 1.0))
 
     @classmethod
     def of_changes(cls, changes: np.ndarray, states: np.ndarray) -> "Normaliser":
@@ -46,7 +49,7 @@ class Normaliser(NamedTuple):
         In raw units, the smallest error in a column of tiny units would outweigh all others.
         """
         mean, std = mean_and_std(recorded(changes))
-        return cls(mean, np.where(varies(std, 1 + np.abs(mean)), std, cls.of(states).std))
+        return cls(mean, np.where(varies(std, np.ptp(recorded(states), axis=0)), std, cls.of(states).std))
 
     def apply(self, rows: Any) -> Any:
         return (rows - self.mean) / self.std

@@ -88,6 +88,10 @@ class Learner:
         return {"policy": kind.__name__, **where, "top": self.top, **settings}
 
 
+EVALUATED = ("episodes", "checkpoints", "beside_expert")
+"""What of a cell's config its policy doesn't depend on."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """One policy to train and evaluate."""
@@ -102,20 +106,22 @@ class Cell:
     """Episodes that it is evaluated in."""
     checkpoints: Annotated[int, Bounds(1, 7)] = field(default=1, kw_only=True)
     """Checkpoints that are evaluated, the last of seven: after 40 %, 50 % and so on of the steps, as in the paper."""
+    beside_expert: bool = field(default=False, kw_only=True)
+    """Also measure how far the policy is from the expert that the data was made with."""
 
     @property
     def config(self) -> dict[str, Any]:
         """Everything that the result depends on, beside the code, as JSON values."""
-        return as_json(
-            {
-                "data": asdict(self.data),
-                "stitching": self.stitching and self.stitching.facts | {"gives": self.stitching.gives},
-                "learner": self.learner.facts,
-                "seed": self.seed,
-                "episodes": self.episodes,
-                "checkpoints": self.checkpoints,
-            }
-        )
+        config = {
+            "data": asdict(self.data),
+            "stitching": self.stitching and self.stitching.facts | {"gives": self.stitching.gives},
+            "learner": self.learner.facts,
+            "seed": self.seed,
+            "episodes": self.episodes,
+            "checkpoints": self.checkpoints,
+        }
+        # Other cells have the keys they always had.
+        return as_json(config | ({"beside_expert": True} if self.beside_expert else {}))
 
     @property
     def key(self) -> str:
@@ -124,7 +130,7 @@ class Cell:
     @property
     def policy_name(self) -> str:
         """A file name that says what the policy was trained from."""
-        config = {name: value for name, value in self.config.items() if name not in ("episodes", "checkpoints")}
+        config = {name: value for name, value in self.config.items() if name not in EVALUATED}
         return f"{config['learner']['policy'].lower()}-{slug(self.data.source)}-{digest(config)}"
 
     def __str__(self) -> str:

@@ -1,201 +1,208 @@
-"""The whole pipeline on built-in data, in minutes: collect, inspect, stitch, clone, evaluate, show what improved.
+"""What `make demo` does: `learn` on the built-in set that needs nothing but the base install, in minutes.
 
-python -m trajstitch.experiments.demo run                     what `make demo` does
-python -m trajstitch.experiments.demo report demo*/demo.json  docs/results/demo.md, from several runs
+python -m trajstitch.experiments.demo run                   one seed, with its page
+python -m trajstitch.experiments.demo measure --seeds 10    docs/results/demo.md, from the same with several seeds
+python -m trajstitch.experiments.demo draw                  the README's picture: the same data before and after
 """
 
 import json
-import time
-from dataclasses import asdict, dataclass
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 from rich.table import Table
-from tyro.conf import Positional
 
 import trajstitch
 from trajstitch.data.environments import normalised
-from trajstitch.data.trajectories import Trajectories
+from trajstitch.data.maze import GOAL, START, TIP
 from trajstitch.errors import InputError
-from trajstitch.evaluation.scores import Summary
+from trajstitch.evaluation.compare import LOGGED
+from trajstitch.evaluation.scores import Interval
 from trajstitch.experiments import pages
 from trajstitch.experiments.command import run_command
 from trajstitch.learning.bounds import SEED, Bounds
-from trajstitch.policies.bc import BC
 from trajstitch.progress import SafeConsole
+from trajstitch.stitching.config import preset
+from trajstitch.storage.atomic import replacing
 from trajstitch.storage.markdown import markdown_table
 from trajstitch.storage.runs import damaged, machine, versions
+from trajstitch.workflow.budget import with_share
+from trajstitch.workflow.learn import Learned
 
-POLICIES = {"bc": "BC", "top": "BC of the best 10 %"}
-DATA = ("logged", "stitched")
+SET = "maze/mixed"
+NAMES = {
+    LOGGED: "the data itself",
+    "bc": "clone of the original",
+    "best-tenth": "clone of its best tenth",
+    "ts-bc": "clone of the stitched data",
+    "ts-best-tenth": "clone of its best tenth, stitched",
+}
+
+
+COLOURS = {"logged": "#8c959f", "stitched": "#2da44e"}
+GREY = "#848d97"
+"""Of lines and text: readable on white and on black."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Collect a built-in set, stitch it, clone the logged and the stitched data, and evaluate the policies."""
+    """Collect the set, then check, stitch, clone, evaluate, choose and report, as `trajstitch learn` does."""
 
     to: Path = Path("demo")
-    """Folder of the data, the figure and the numbers."""
-    set: str = "hopper/medium-replay"
-    """The built-in set."""
-    transitions: Annotated[int, Bounds(1)] = 50_000
-    """Transitions to collect."""
+    """Folder of the data, the policies and the page."""
     seed: Annotated[int, SEED] = 0
-    """Seed of the data and of the stitching; the policies' seeds start at `seed` × `seeds`."""
-    seeds: Annotated[int, Bounds(1)] = 3
-    """Policies cloned from each data set."""
-    steps: Annotated[int, Bounds(1)] = 8_000
-    """Gradient steps of each policy."""
-    episodes: Annotated[int, Bounds(1)] = 10
-    """Episodes that each policy is evaluated in."""
+    """Seed of the data, the stitching and the policies."""
 
 
 def run(config: Run) -> None:
-    start = time.monotonic()
-    logged = trajstitch.collect(trajstitch.Collect(config.set, config.transitions, config.seed))
-    show_data(logged)
-    stitched = trajstitch.stitch(logged, "quick", config.seed)
-    data = {"logged": logged, "stitched": stitched}
-    for name, some in data.items():
-        trajstitch.save(some, f"npz:{config.to / f'{name}.npz'}", force=True)
-
-    learned = {(policy, name): data[name] for name in DATA for policy in POLICIES}
-    parts = [some.best(0.1) if policy == "top" else some for (policy, _), some in learned.items()]
-    found = trajstitch.train_together(parts, BC(steps=config.steps), config.seeds, config.seed * config.seeds)
-    returns = trajstitch.evaluate([policy for some in found for policy in some], logged.metadata, config.episodes)
-    of_each = np.split(normalised(returns, logged.metadata).mean(1), len(found))
-    scores = {policy: {} for policy in POLICIES}
-    for (policy, name), some in zip(learned, of_each, strict=True):
-        scores[policy][name] = some.tolist()
-
-    facts = {
-        **{key: value for key, value in asdict(config).items() if key != "to"},
-        "data": {name: float(normalised(some.returns, logged.metadata).mean()) for name, some in data.items()},
-        "jumps": float(np.mean(stitched.provenance.stitched)) if stitched.provenance else 0.0,
-        "scores": scores,
-        "seconds": round(time.monotonic() - start),
-        "machine": machine(),
-        "versions": versions(),
-    }
-    pages.write(config.to / "demo.json", json.dumps(facts, indent=1) + "\n")
-    draw(facts, data, config.to / "demo.png")
-    show(facts, config.to)
-
-
-def show_data(data: Trajectories) -> None:
-    """Print what was collected, and what the checks find."""
-    facts, out = trajstitch.inspect(data), SafeConsole()
-    out.print(f"{facts['name']}: {facts['episodes']:,} episodes, {facts['steps']:,} steps", style="bold")
-    out.print(f"mean return {facts['returns']['mean']:,.0f}, best {facts['returns']['max']:,.0f}\n\nChecks")
-    for check in facts["checks"]:
-        out.print(f"  {check['verdict']:4}  {check['check']}: {check['detail']}", soft_wrap=True)
-    out.print()
-
-
-def show(facts: dict[str, Any], folder: Path) -> None:
-    """Print what improved, and where the files are."""
+    found = learned(config.to, config.seed)
     out = SafeConsole()
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("score (0 random, 100 expert)", *DATA):
-        table.add_column(name, justify="left" if "(" in name else "right", no_wrap=True)
-    table.add_row("the data's own trajectories", *(f"{facts['data'][name]:.1f}" for name in DATA))
-    for policy, title in POLICIES.items():
-        cells = [str(Summary.of(np.array(facts["scores"][policy][name])).iqm) for name in DATA]
-        table.add_row(f"{title} [95 %]", *cells)
+    table.add_column("")
+    table.add_column(f"{found.unit} [95 %]", justify="right", no_wrap=True)
+    for row in found.table:
+        table.add_row(NAMES[row.name], str(row.result), style="bold" if row.chosen else None)
     out.print(table)
-    logged, stitched = (np.mean(facts["scores"]["bc"][name]) for name in DATA)
-    out.print(
-        f"\nA policy cloned from the stitched data scored {stitched:.1f}, one cloned from the logged data {logged:.1f}."
-        f" {facts['jumps']:.2%} of the stitched data's steps are jumps; all others are logged. "
-        f"{facts['seconds']} seconds.",
-        soft_wrap=True,
-    )
-    out.print(f"Data, figure and numbers are in {folder}/; open {folder / 'demo.png'}", soft_wrap=True)
+    out.print(f"\n{found.verdict}\n{found.why}\n\npolicy  {found.policy_file}", soft_wrap=True)
+    out.print(f"page    {found.report}: open it in any browser ({found.seconds:.0f} s)", soft_wrap=True)
 
 
-def draw(facts: dict[str, Any], data: dict[str, Trajectories], path: Path) -> None:
-    """Draw the returns of the trajectories before and after, and the policies' scores."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    colours = {"logged": "#b8c0c8", "stitched": "#2a7f62"}
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    values = {name: normalised(some.returns, some.metadata) for name, some in data.items()}
-    every = np.concatenate(list(values.values()))
-    bins = np.linspace(every.min(), every.max(), 40)
-    for name, some in values.items():
-        left.hist(some, bins.tolist(), color=colours[name], alpha=0.85, label=name)
-    left.set(xlabel="score of a trajectory", ylabel="trajectories", title="The data", yscale="log")
-    left.legend(frameon=False)
-    for index, policy in enumerate(POLICIES):
-        for offset, name in ((-0.2, "logged"), (0.2, "stitched")):
-            scores = facts["scores"][policy][name]
-            right.bar(index + offset, np.mean(scores), 0.38, color=colours[name])
-            right.plot([index + offset] * len(scores), scores, ".", color="#30363c", markersize=4)
-    right.set_xticks(range(len(POLICIES)), list(POLICIES.values()))
-    right.set(ylabel="score of a policy", title=f"Policies cloned from it, {facts['seeds']} seeds")
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+def learned(folder: Path, seed: int) -> Learned:
+    """Return what `learn` finds; its amounts are fixed, so that every machine shows the same."""
+    place = f"npz:{folder / 'log.npz'}"
+    data = trajstitch.collect(trajstitch.Collect(SET, seed=seed))
+    trajstitch.save(data, place, force=True)
+    config = with_share(preset("quick"), 0.5)
+    amounts: dict[str, Any] = {"steps": 1_000, "seeds": 3, "episodes": 5, "compare": True}
+    return trajstitch.learn(place, run=folder / f"seed-{seed}", resume=True, seed=seed, config=config, **amounts)
 
 
 @dataclass(frozen=True)
-class Report:
-    """Write the page about several runs of the demo, one per seed."""
+class Measure:
+    """Run the demo with several seeds and write the page about them; seeds that its folder holds are kept."""
 
-    runs: Positional[tuple[Path, ...]]
-    """Their demo.json files."""
+    seeds: Annotated[int, Bounds(1)] = 10
+    """Number of seeds, from 0 on."""
+    results: Path = Path("runs/demo")
+    """Folder of each seed's results."""
     to: Path = Path("docs/results/demo.md")
     """The page."""
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Return the numbers of a run; raise if the file doesn't hold them."""
-    with damaged(path, "`python -m trajstitch.experiments.demo run` writes a demo.json"):
-        facts = json.loads(path.read_text())
-        for name in DATA:
-            float(facts["data"][name])
-            for policy in POLICIES:
-                np.array(facts["scores"][policy][name], float).mean()
-        facts |= {"seed": int(facts["seed"]), "seconds": float(facts["seconds"])}
-    return facts
-
-
-def report(config: Report) -> None:
-    if not config.runs:
-        raise InputError("`runs` must name at least one demo.json")
-    runs = sorted(map(read, config.runs), key=lambda facts: facts["seed"])
-
-    def gain(policy: str) -> str:
-        scores = [facts["scores"][policy] for facts in runs]
-        count = sum(np.mean(one["stitched"]) > np.mean(one["logged"]) for one in scores)
-        return f"{POLICIES[policy]} in {count} of {len(runs)} runs"
-
-    rows = [
-        [
-            str(facts["seed"]),
-            *(f"{facts['data'][name]:.1f}" for name in DATA),
-            *(str(Summary.of(np.array(facts["scores"][policy][name]))) for policy in POLICIES for name in DATA),
-        ]
-        for facts in runs
-    ]
-    head = ["seed", "data, logged", "stitched", "BC, logged", "stitched", "best 10 % BC, logged", "stitched"]
-    known = {
-        "runs": runs,
-        "gains": [gain(policy) for policy in POLICIES],
-        "table": markdown_table(head, rows),
-        "median_seconds": np.median([facts["seconds"] for facts in runs]),
-    }
-    pages.write(config.to, pages.render("demo.md.j2", **runs[0], **known))
+def measure(config: Measure) -> None:
+    for seed in range(config.seeds):
+        if not _place(config, seed).is_file():
+            with tempfile.TemporaryDirectory(prefix="trajstitch-") as folder:
+                found = learned(Path(folder), seed)
+            facts = {
+                "seed": seed,
+                "scores": {row.name: row.result and row.result._asdict() for row in found.table},
+                "chosen": found.chosen,
+                "verdict": found.verdict,
+                "seconds": found.seconds,
+                "machine": machine(),
+                "versions": versions(),
+            }
+            pages.write(_place(config, seed), json.dumps(facts, indent=1) + "\n")
+        write_page(config, [read(_place(config, one)) for one in range(seed + 1)])
     print(config.to)
 
 
+def _place(config: Measure, seed: int) -> Path:
+    return config.results / f"seed-{seed}.json"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the numbers of a seed; raise if the file doesn't hold them."""
+    with damaged(path, "remove it, and measure again"):
+        facts = json.loads(path.read_text())
+        scores = {name: Interval(**facts["scores"][name]) for name in NAMES if name in facts["scores"]}
+        if not {"bc", "best-tenth", "ts-bc"} <= scores.keys():
+            raise InputError(f"{path}: lacks a method's score: remove it, and measure again")
+        return facts | {"scores": scores, "seed": int(facts["seed"]), "seconds": float(facts["seconds"])}
+
+
+def write_page(config: Measure, seeds: Sequence[dict[str, Any]]) -> None:
+    shown = [name for name in NAMES if all(name in facts["scores"] for facts in seeds)]
+    rows = [[str(facts["seed"]), *(str(facts["scores"][name]) for name in shown)] for facts in seeds]
+
+    def wins(name: str) -> int:
+        return sum(facts["scores"]["ts-bc"].value > facts["scores"][name].value for facts in seeds)
+
+    known = {
+        "set": SET,
+        "count": len(seeds),
+        "original": wins("bc"),
+        "tenth": wins("best-tenth"),
+        "pays": sum(str(facts["verdict"]).startswith("Stitching pays:") for facts in seeds),
+        "losses": [facts for facts in seeds if not str(facts["verdict"]).startswith("Stitching pays:")],
+        "table": markdown_table(["seed", *(NAMES[name] for name in shown)], rows),
+        "seconds": float(np.median([facts["seconds"] for facts in seeds])),
+        "machine": seeds[0]["machine"],
+        "versions": seeds[0]["versions"],
+    }
+    pages.write(config.to, pages.render("demo.md.j2", **known))
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Stitch the demo's data, and draw it before and after."""
+
+    to: Path = Path("docs/images/before-after.svg")
+    """The picture; it has no background, for light and dark pages."""
+    episodes: Annotated[int, Bounds(1)] = 60
+    """Trajectories whose paths are drawn, the first ones."""
+
+
+def draw(config: Draw) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams |= {"svg.hashsalt": "trajstitch", "font.size": 11, "text.color": GREY}
+    import matplotlib.pyplot as plt
+
+    logged = trajstitch.collect(trajstitch.Collect(SET))
+    sets = {"logged": logged, "stitched": trajstitch.stitch(logged, with_share(preset("quick"), 0.5))}
+    figure, panels = plt.subplots(1, 3, figsize=(10, 3), layout="constrained", width_ratios=(1, 1, 1.5))
+    scores = {name: normalised(data.returns, data.metadata) for name, data in sets.items()}
+    bins = np.linspace(min(map(np.min, scores.values())), max(map(np.max, scores.values())), 40).tolist()
+    for panel, (name, data) in zip(panels, sets.items(), strict=False):
+        for place in (data.observations[rows] for rows in _rows(data, config.episodes)):
+            panel.plot(*place.T, color=COLOURS[name], alpha=0.35, linewidth=0.8)
+        panel.plot([TIP[0]] * 2, [-1, TIP[1]], color=GREY, linewidth=4)
+        for where, label in ((START, "start"), (GOAL, "goal")):
+            panel.annotate(label, (where[0], -0.9), color=GREY, ha="center", va="center", weight="bold")
+        panel.set(xlim=(-1, 1), ylim=(-1, 1), aspect="equal", xticks=[], yticks=[], title=f"Trajectories, {name}")
+        panels[2].hist(scores[name], bins, color=COLOURS[name], alpha=0.85, label=name)
+    panels[2].set(xlabel="score of a trajectory (100: an expert)", ylabel="trajectories", title="The same data, scored")
+    panels[2].legend(frameon=False, labelcolor=GREY)
+    for panel in panels:
+        panel.patch.set_alpha(0)
+        panel.title.set_color(GREY)
+        panel.tick_params(colors=GREY)
+        panel.xaxis.label.set_color(GREY)
+        panel.yaxis.label.set_color(GREY)
+        for side, spine in panel.spines.items():
+            spine.set(visible=panel is not panels[2] or side in ("left", "bottom"), color=GREY, alpha=0.5)
+    with replacing(config.to, force=True) as fresh:
+        figure.savefig(fresh, format="svg", transparent=True, metadata={"Date": None})
+    plt.close(figure)
+    print(config.to)
+
+
+def _rows(data: trajstitch.Trajectories, count: int) -> list[np.ndarray]:
+    """Return the rows of the first trajectories' observations."""
+    return [
+        np.arange(first, first + length + 1)
+        for first, length in zip(data.first_rows[:count], data.lengths[:count], strict=True)
+    ]
+
+
 def main() -> None:
-    run_command({Run: run, Report: report})
+    run_command({Run: run, Measure: measure, Draw: draw})
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ class Experiment:
     """Which method is compared with which."""
     draw: Callable[[Table, "Experiment", Path], None]
     """Draws its figure into an SVG file, and into a PNG file beside it."""
+    more: Callable[[Table, "Experiment"], str | None] = lambda table, experiment: None
+    """Returns a further section of its page, or None."""
     by_method: bool = False
     """Whether methods are the rows of the tables, and sets the columns."""
     paper: Mapping[tuple[str, str], str] = field(default_factory=dict)

@@ -106,19 +106,21 @@ Lines = dict[str, dict[str, list[tuple[float, Draws]]]]
 """For each panel, its lines by name: points of a number and scores."""
 
 
-def draw_lines(lines: Lines, axis: str, path: Path) -> None:
+def draw_lines(lines: Lines, axis: str, path: Path, title: str = "normalised score", *, log: bool = False) -> None:
     """Draw the interquartile means of scores over a number, with their 95 % intervals."""
     with svg(path, len(lines), (11, 4), png=True) as (_, panels):
-        for axes, (title, named) in zip(panels, lines.items(), strict=True):
+        for axes, (task, named) in zip(panels, lines.items(), strict=True):
             for (name, points), colour in zip(named.items(), cycle(COLOURS), strict=False):
                 found = [(at, interquartile_mean(scores)) for at, scores in points]
                 axes.plot([at for at, _ in found], [one.value for _, one in found], "o-", color=colour, label=name)
                 for at, one in found:
                     if one.low is not None:
                         axes.plot([at] * 2, one[1:], color=colour, linewidth=1.2)
-            axes.set(title=title, xlabel=axis)
+            axes.set(title=task, xlabel=axis)
             axes.legend(frameon=False, fontsize=8)
-        panels[0].set_ylabel("normalised score")
+        panels[0].set_ylabel(title)
+        if log:
+            panels[0].set_yscale("log")
 
 
 def tasks_of(sets: tuple[str, ...]) -> dict[str, list[str]]:

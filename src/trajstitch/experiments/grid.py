@@ -27,9 +27,11 @@ from trajstitch import formats
 from trajstitch.benchmark.collect import Collect, collect
 from trajstitch.data.environments import reference
 from trajstitch.data.trajectories import Trajectories
+from trajstitch.engines.ray_cluster import RayCluster, RaySettings
 from trajstitch.errors import InputError
 from trajstitch.evaluation.evaluate import FIRST_SEED, evaluate
 from trajstitch.experiments.cells import Cell, Data, Stitching, digest, rounded, score
+from trajstitch.experiments.expert_distance import beside_expert
 from trajstitch.experiments.provenance import now, this_call
 from trajstitch.experiments.stitched import World, borrow, learned_from, stitch_together
 from trajstitch.learning.bounds import Bounds, check_bounds
@@ -59,6 +61,12 @@ class Engine(Protocol):
         ...
 
 
+def on_ray(settings: RaySettings) -> Engine:
+    """Return the engine that measures each group in a task of a Ray cluster, whose machines share the folder."""
+    cluster = RayCluster(settings)
+    return lambda measure, groups: cluster.run(measure, groups)
+
+
 def local(measure: Measure, groups: list[list[Cell]], /) -> list[str]:
     """Measure one group after the other in this process."""
     return [failure for group in groups for failure in measure(group)]
@@ -82,7 +90,7 @@ def run(
     for cell in cells:
         check_bounds(cell)
     deadline = float("inf") if time_limit is None else time.time() + time_limit
-    bench = Bench(folder, deadline, this_call(), worlds or {})
+    bench = Bench(folder.absolute(), deadline, this_call(), worlds or {})  # for processes that start elsewhere
     missing = [cell for cell in cells if not bench.result(cell).exists()]
     sizes: dict[Data, tuple[int, int]] = {}
     failures = []
@@ -178,6 +186,8 @@ class Bench:
             for cell in some:
                 job, found = _stitching_of(cell), returns[sources[cell]]
                 facts = {"returns": found[-1]["returns"], "checkpoints": found, "stitched": job and stitched[job][1]}
+                if cell.beside_expert:
+                    facts |= rounded(beside_expert(policies[sources[cell]][-1], data.source))
                 self._write_result(cell, facts, logged[data], policies[sources[cell]][-1].config, seconds)
 
     def _returns(self, data: Data, policies: list[Policy], logged: Trajectories, episodes: int) -> np.ndarray:
@@ -272,7 +282,7 @@ class Bench:
     def _trained(self, cells: Sequence[Cell], data_of: Callable[[Cell], Trajectories]) -> dict[Cell, list[Policy]]:
         """Return the checkpoints of each cell's policy; those that are missing are trained, in one call if possible."""
         missing = [cell for cell in cells if not all(path.exists() for path in self._checkpoints(cell))]
-        by_data = _by(missing, lambda cell: replace(cell, seed=0, episodes=1)).values()
+        by_data = _by(missing, lambda cell: replace(cell, seed=0, episodes=1, beside_expert=False)).values()
         ranges = {tuple(some): (min(each.seed for each in some), max(each.seed for each in some)) for some in by_data}
         for count, parts in _by(ranges, lambda some: ranges[some][1] - ranges[some][0] + 1).items():
             names = [self._policy(cell).stem for part in parts for cell in part]

@@ -2,13 +2,17 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from trajstitch.benchmark import sets
+from trajstitch.evaluation.scores import Draws, Summary
 from trajstitch.experiments.ablation import configured, greedy
-from trajstitch.experiments.comparison import Table
+from trajstitch.experiments.comparison import NONE, Table
 from trajstitch.experiments.experiment import Experiment
 from trajstitch.experiments.figures import Lines, draw_lines, tasks_of
 from trajstitch.experiments.methods import Change, Method
 from trajstitch.stitching.config import StitchConfig
+from trajstitch.storage.markdown import markdown_table
 
 MOST = 5
 
@@ -28,16 +32,50 @@ METHODS = {
 }
 
 
-def draw(table: Table, experiment: Experiment, path: Path) -> None:
-    scores = table.last.scores
-    lines: Lines = {
+def data_returns(table: Table) -> dict[tuple[str, str], Draws]:
+    """Return the mean score of the data after each number of passes, of every stitching."""
+    found = {}
+    for name in table.sets:
+        for count in METHODS:
+            if records := table.records(name, count):
+                found[name, count] = np.array([one["after"] for one in records], float)
+                found.setdefault((name, "0"), np.array([records[0]["before"]], float))
+    return found
+
+
+def lines_of(table: Table, values: dict[tuple[str, str], Draws]) -> Lines:
+    """Return a panel for each task, and in it a line for each set over the number of passes."""
+    return {
         task: {
-            name: [(float(count), scores[name, count]) for count in METHODS if (name, count) in scores]
+            name: [(float(count), values[name, count]) for count in METHODS if (name, count) in values]
             for name in names
         }
         for task, names in tasks_of(table.sets).items()
     }
-    draw_lines(lines, "greedy passes", path)
+
+
+def draw(table: Table, experiment: Experiment, path: Path) -> None:
+    draw_lines(lines_of(table, table.last.scores), "greedy passes", path)
+    if returns := data_returns(table):
+        title = "mean score of the data"
+        draw_lines(lines_of(table, returns), "greedy passes", path.with_stem(f"{path.stem}-data"), title)
+
+
+def more(table: Table, experiment: Experiment) -> str | None:
+    """Return the section about the data's return after each pass."""
+    returns = data_returns(table)
+    if not returns:
+        return None
+    counts = [count for count in METHODS if any((name, count) in returns for name in table.sets)]
+    rows = [
+        [name, *(str(Summary.of(returns[name, count])) if (name, count) in returns else NONE for count in counts)]
+        for name in table.sets
+    ]
+    about = (
+        "The mean score of the data's trajectories after each pass: mean ± standard deviation over stitchings.\n\n"
+        f"![Mean score of the data after each pass]({experiment.name}-data.svg)"
+    )
+    return "\n\n".join(["## The data after each pass", about, markdown_table(["set", *counts], rows)])
 
 
 EXPERIMENT = Experiment(
@@ -52,4 +90,5 @@ EXPERIMENT = Experiment(
     sets=sets.NAMES[:12],
     pairs=tuple((str(count), str(count - 1)) for count in range(1, MOST + 1)),
     draw=draw,
+    more=more,
 )

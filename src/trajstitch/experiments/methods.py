@@ -6,7 +6,7 @@ unchanged its policies are those of the logged data, and equal. All are evaluate
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -43,6 +43,10 @@ class Method:
     """The preset, if not the one asked for."""
     gives: Literal["replaced", "union", "filtered"] = "replaced"
     """What of the stitching is learned from."""
+    on_task: Mapping[str, Change] = field(default_factory=dict)
+    """Further changes for the sets of a task."""
+    beside_expert: bool = False
+    """Also measure how far its policies are from the expert."""
 
 
 def unchanged(config: StitchConfig) -> StitchConfig:
@@ -165,8 +169,9 @@ def cells_of(
                 seed,
                 episodes=amounts.episodes,
                 checkpoints=amounts.checkpoints,
+                beside_expert=methods[name].beside_expert,
             )
-            for seed, how in enumerate(_stitchings(asked, name, methods[name]))
+            for seed, how in enumerate(_stitchings(asked, place, name, methods[name]))
         ]
         for name in names
         for place in data
@@ -197,8 +202,8 @@ def _learner(asked: Asked, method: Method) -> Learner:
     return Learner(limited(limited(method.algorithm, None, steps), *_limits(asked)), method.top)
 
 
-def _stitchings(asked: Asked, name: str, method: Method) -> list[Stitching | None]:
-    """Return the stitching of each policy."""
+def _stitchings(asked: Asked, place: str, name: str, method: Method) -> list[Stitching | None]:
+    """Return the stitching of each policy on a set."""
     amounts = asked.amounts
     seeds, stitchings = amounts.seeds, amounts.stitchings
     if learns_q(method.algorithm):
@@ -206,10 +211,12 @@ def _stitchings(asked: Asked, name: str, method: Method) -> list[Stitching | Non
     if method.stitched is None:
         return [None] * (seeds * stitchings)
     base = method.preset or asked.preset
-    config = limited(method.stitched(preset(base)), *_limits(asked))
+    own_change = method.on_task.get(place.partition("/")[0], unchanged)
+    config = limited(own_change(method.stitched(preset(base))), *_limits(asked))
     title, own = base, None
     if config != preset(base):
-        title, own = f"{base}-{name if method.stitched is not unchanged else asked.size}", config
+        changed = (method.stitched, own_change) != (unchanged, unchanged)
+        title, own = f"{base}-{name if changed else asked.size}", config
     # A stitching that joins several has the seeds after its own too.
     return [
         Stitching(title, own, number * config.stitchings, method.gives)

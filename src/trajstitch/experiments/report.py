@@ -12,6 +12,7 @@ from trajstitch.evaluation.scores import Summary
 from trajstitch.experiments.cells import Result, best_score, score
 from trajstitch.experiments.comparison import NONE, TRIALS, Scores, Table, false_alarms, probability
 from trajstitch.experiments.experiment import Experiment
+from trajstitch.experiments.expert_distance import DISTANCES
 from trajstitch.storage.markdown import markdown_table
 
 GOOD_JUMP = 0.2
@@ -35,6 +36,7 @@ def facts(table: Table, experiment: Experiment) -> dict[str, Any]:
         "stages": stage_table(table),
         "training": training_table(table, experiment),
         "missing": missing(table, experiment),
+        "more": experiment.more(table, experiment),
         "machines": unique(call["machine"] for call in calls),
         "commits": unique(commit for result in table.results for commit in result["commits"]),
         "versions": unique(", ".join(f"{name} {one}" for name, one in call["versions"].items()) for call in calls),
@@ -96,6 +98,16 @@ def alarms(table: Table) -> list[str]:
     return [f"{_shape_text(*one)}: {false_alarms(*one):.0%}" for one in shapes if one[0] * one[1] > 1]
 
 
+def summary_facts(table: Table, experiment: Experiment) -> dict[str, Any]:
+    """Return what a summary says: scores on the first task's sets, by the methods measured on all of them."""
+    task = table.sets[0].partition("/")[0]
+    names = [name for name in table.sets if name.partition("/")[0] == task]
+    methods = [method for method in table.methods if all((name, method) in table.cells for name in names)]
+    some = Table([one for one in table.results if one["set"] in names and one["method"] in methods], methods)
+    pairs = [(ours, theirs) for ours, theirs in measured_pairs(table, experiment) if {ours, theirs} <= {*methods}]
+    return {"short": score_table(some.last, some, experiment), "main_losses": losses(table, experiment, pairs)}
+
+
 def score_table(scores: Scores, table: Table, experiment: Experiment) -> str:
     shown = {}
     for name in table.sets:
@@ -152,10 +164,10 @@ def measured_pairs(table: Table, experiment: Experiment) -> list[tuple[str, str]
     return [pair for pair in experiment.pairs if table.last.common(*pair)]
 
 
-def losses(table: Table, experiment: Experiment) -> list[str]:
-    """Return in words what came out worse, and what did not."""
+def losses(table: Table, experiment: Experiment, pairs: Sequence[tuple[str, str]] | None = None) -> list[str]:
+    """Return in words what came out worse, and what did not; with `pairs`, of these methods alone."""
     lines = []
-    for ours, theirs in measured_pairs(table, experiment):
+    for ours, theirs in measured_pairs(table, experiment) if pairs is None else pairs:
         found = table.last.verdicts(ours, theirs)
         means = [
             float(np.mean([table.last.scores[name, one].mean() for name in table.last.common(ours, theirs)]))
@@ -288,15 +300,17 @@ def as_csv(results: Sequence[Result], experiment: Experiment) -> str:
     """Return one line for each policy."""
     text = io.StringIO()
     head = ("set", "method", "stitching", "policy", "last", "best", "data_before", "data_after", "states_kept", "steps")
+    measured = [name for name in DISTANCES if any(name in one for one in results)]
     write = csv.writer(text, lineterminator="\n").writerow
-    write(head)
+    write((*head, *measured))
     for one in results:
         config, stitched = one["config"], one["stitched"] or {}
         stitching = config["stitching"]["seed"] if config["stitching"] else ""
         numbers = [f"{score(one):.2f}", f"{best_score(one):.2f}"]
         data = [stitched.get(key, "") for key in ("before", "after", "states_kept")]
         title = experiment.label(one["method"])
-        write([one["set"], title, stitching, config["seed"], *numbers, *data, config["learner"]["steps"]])
+        more = [one.get(name, "") for name in measured]
+        write([one["set"], title, stitching, config["seed"], *numbers, *data, config["learner"]["steps"], *more])
     return text.getvalue()
 
 

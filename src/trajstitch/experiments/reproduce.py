@@ -4,17 +4,18 @@ The results of a call go to NAME.json, from which `write` makes NAME.md, NAME.cs
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
+from trajstitch.engines.ray_cluster import RaySettings
 from trajstitch.errors import InputError, did_you_mean
 from trajstitch.experiments import ablation, expert_fraction, grid, iterations, pages, table1
 from trajstitch.experiments.cells import Result, digest, read_results, save_results
 from trajstitch.experiments.comparison import Table
 from trajstitch.experiments.experiment import Experiment
 from trajstitch.experiments.methods import Asked, Grid, cells_of
-from trajstitch.experiments.report import as_csv, as_latex, facts
+from trajstitch.experiments.report import as_csv, as_latex, facts, summary_facts
 from trajstitch.experiments.stitched import World
 from trajstitch.learning.bounds import Bounds, check_bounds
 
@@ -27,6 +28,11 @@ class Reproduce(Asked):
 
     folder: Path | None = None
     """Holds the results and everything made on the way; several processes may share it. By default runs/NAME."""
+    engine: Literal["local", "ray"] = "local"
+    """Where cells are measured: in this process, or in tasks on a Ray cluster whose machines share `folder`
+    (docs/cluster.md)."""
+    ray: RaySettings = field(default_factory=RaySettings)
+    """What tasks on the cluster are given."""
     time_limit: Annotated[float, Bounds(0)] | None = None
     """Stop after this many seconds; the same command resumes."""
     to: Path | None = None
@@ -53,7 +59,9 @@ def reproduce(
     check_bounds(asked)
     folder = asked.folder or Path("runs") / experiment.name
     cells = cells_of(asked, experiment.methods, experiment.sets, worlds or ())
-    failures = grid.run([cell for some in cells.values() for cell in some], folder, asked.time_limit, worlds=worlds)
+    engine = grid.on_ray(asked.ray) if asked.engine == "ray" else grid.local
+    due = [cell for some in cells.values() for cell in some]
+    failures = grid.run(due, folder, asked.time_limit, engine, worlds)
     results = measured(cells, folder)
     if not results:
         return None, failures
@@ -88,7 +96,8 @@ def write(experiment: Experiment, folder: Path, readme: Path | None = None) -> P
     experiment.draw(table, experiment, source.with_suffix(".svg"))
     if readme is not None:
         begin, end = markers(experiment)
-        pages.write_between(readme, begin, end, pages.render("reproduce-summary.md.j2", **known).strip())
+        short = pages.render("reproduce-summary.md.j2", **known, **summary_facts(table, experiment))
+        pages.write_between(readme, begin, end, short.strip())
     return page
 
 

@@ -198,16 +198,19 @@ def _join(
         differs = ~last[: len(following)]
         differs &= (reached[: len(following)] != following).any(axis=1)
         suspects = np.flatnonzero(differs)
-        breaks[start + suspects] = _apart(reached[suspects], following[suspects])
+        size = np.abs(current).max(0, initial=0, where=np.isfinite(current))
+        breaks[start + suspects] = _apart(reached[suspects], following[suspects], size)
     return states, breaks
 
 
-def _apart(reached: np.ndarray, following: np.ndarray) -> Bool[np.ndarray, " rows"]:
-    """Return whether two records of one state differ by more than the rounding of float32.
+def _apart(reached: np.ndarray, following: np.ndarray, size: np.ndarray) -> Bool[np.ndarray, " rows"]:
+    """Return whether two records of one state differ by more than the rounding of float32, in columns of this size.
 
     NaN and infinite values don't count as a difference: another check reports them.
     """
-    close = np.isclose(reached, following, rtol=1e-5, atol=1e-6) | ~np.isfinite(reached) | ~np.isfinite(following)
+    close = (
+        np.isclose(reached, following, rtol=1e-5, atol=1e-6 * size) | ~np.isfinite(reached) | ~np.isfinite(following)
+    )
     return np.logical_not(close.all(axis=1))
 
 

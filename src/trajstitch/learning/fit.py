@@ -29,6 +29,7 @@ from jaxtyping import Array, Float, Integer, Key, PRNGKeyArray
 
 from trajstitch.errors import InputError
 from trajstitch.learning.buffer import Slices, padded
+from trajstitch.learning.compiled import compiled, wait_for
 from trajstitch.progress import progress
 
 Metrics = dict[str, Array]
@@ -160,7 +161,7 @@ def fit(
             if held_out is not None:
                 state = _keep_best(algorithm, state, held_out, patience)
                 metrics["held_out"] = state.best_loss
-            shown = {name: float(np.mean(value)) for name, value in jax.device_get(metrics).items()}
+            shown = {name: float(np.mean(value)) for name, value in jax.device_get(wait_for(metrics)).items()}
             if not all(map(math.isfinite, shown.values())):
                 found = ", ".join(f"{name} {value:g}" for name, value in shown.items())
                 raise InputError(
@@ -192,13 +193,13 @@ def _advance(
     return State(model, optimisers, state.keys, step, state.best, state.best_loss, state.best_step), metrics
 
 
-@eqx.filter_jit
+@compiled
 def _apart(members: Any, count: int) -> list[Any]:
     """Return each member with a leading axis of length one."""
     return [jax.tree.map(lambda leaf: leaf[i : i + 1] if eqx.is_array(leaf) else leaf, members) for i in range(count)]  # noqa: B023
 
 
-@eqx.filter_jit
+@compiled
 def _together(parts: list[Any]) -> Any:
     """Return the members in one; the inverse of `_apart`."""
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves) if eqx.is_array(leaves[0]) else leaves[0], *parts)
@@ -209,7 +210,7 @@ def period(algorithm: Algorithm) -> int:
     return math.lcm(*(objective.every for objective in algorithm.objectives()))
 
 
-@eqx.filter_jit
+@compiled
 def _chunk(
     algorithm: Algorithm,
     members: tuple[Any, Any, Key[Array, " members"], Slices],
@@ -307,7 +308,7 @@ def _move(objective: Objective, model: Any, optimiser: Any, batch: Any, key: PRN
     return objective.then(model), optimiser, {"loss": value, **metrics}
 
 
-@eqx.filter_jit
+@compiled
 def _keep_best(algorithm: Algorithm, state: State, held_out: Any, patience: int) -> State:
     arrays, static = eqx.partition(state.model, eqx.is_array)
     loss = algorithm.objectives()[0].loss

@@ -22,6 +22,7 @@ from trajstitch.data.transitions import Transitions, hold_out
 from trajstitch.errors import InputError
 from trajstitch.learning.batching import in_batches
 from trajstitch.learning.bounds import Bounds
+from trajstitch.learning.compiled import compiled
 from trajstitch.learning.fit import Metrics, Objective, member
 from trajstitch.learning.fit_report import FitReport
 from trajstitch.learning.losses import log_density
@@ -123,7 +124,7 @@ def _fit_report(models: Gaussian, data: Trajectories, held: np.ndarray) -> FitRe
     return FitReport("dynamics", facts["log_likelihood"] > facts["baseline"], facts)
 
 
-@eqx.filter_jit
+@compiled
 def _measure(models: Gaussian, state: Array, following: Array) -> tuple[Array, Array, Array]:
     def one(model: Gaussian) -> tuple[Array, Array, Array]:
         change = model.change.apply(following - state)

@@ -27,6 +27,7 @@ from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import Transitions, hold_out
 from trajstitch.learning.batching import in_batches
 from trajstitch.learning.bounds import Bounds
+from trajstitch.learning.compiled import compiled
 from trajstitch.learning.fit import Metrics, Objective
 from trajstitch.learning.fit_report import FitReport, explained
 from trajstitch.learning.networks import MLP, change_normaliser_of, normaliser_of
@@ -182,7 +183,7 @@ def score_all_steps(
     return in_batches(lambda *step: _score_steps(ensemble, *step), *steps)
 
 
-@eqx.filter_jit
+@compiled
 def _score_steps(ensemble: ForwardEnsemble, observation: Array, action: Array, next_observation: Array) -> StepScores:
     return score_steps(ensemble, observation, action, next_observation)
 
@@ -221,6 +222,6 @@ def _measured(
     return ensemble, FitReport("forward dynamics", explains > 0.1, facts)
 
 
-@eqx.filter_jit
+@compiled
 def _changes(members: Forward, state: Array, action: Array) -> Array:
     return eqx.filter_vmap(lambda model: model(state, action)[0])(members).mean(0)

@@ -15,6 +15,7 @@ from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import Transitions, hold_out
 from trajstitch.learning.batching import in_batches
 from trajstitch.learning.bounds import Bounds
+from trajstitch.learning.compiled import compiled
 from trajstitch.learning.fit import Metrics, Objective
 from trajstitch.learning.fit_report import FitReport, explained
 from trajstitch.learning.networks import MLP, change_normaliser_of, normaliser_of
@@ -119,12 +120,13 @@ def fit_inverse(config: InverseDynamics, data: Trajectories, key: PRNGKeyArray) 
     found = in_batches(
         lambda a, b: _act(model, a, b), *(data.observations[at].astype(np.float32) for at in (rows, rows + 1))
     )
-    error = float(np.square(found - data.actions[held]).mean())
-    baseline = float(np.square(data.actions[train].mean(0) - data.actions[held]).mean())
+    width = (np.asarray(model.high) - np.asarray(model.low)) / 2  # no unit outweighs another
+    error = float(np.square((found - data.actions[held]) / width).mean())
+    baseline = float(np.square((data.actions[train].mean(0) - data.actions[held]) / width).mean())
     share = explained(error, baseline)
     return model, FitReport("inverse dynamics", share > 0.1, {"action_error": error, "baseline": baseline, "R²": share})
 
 
-@eqx.filter_jit
+@compiled
 def _act(model: Inverse, state: Array, following: Array) -> Array:
     return model(state, following)

@@ -20,6 +20,7 @@ from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import FEWEST_EPISODES, Transitions, hold_out
 from trajstitch.learning.batching import in_batches
 from trajstitch.learning.bounds import Bounds
+from trajstitch.learning.compiled import compiled
 from trajstitch.learning.fit import Metrics, Objective, stack
 from trajstitch.learning.fit_report import FitReport, explained
 from trajstitch.learning.networks import MLP, change_normaliser_of, normaliser_of
@@ -236,7 +237,7 @@ def predict_rewards(
     return in_batches(lambda *step: _predict(models, *step), *steps).T
 
 
-@eqx.filter_jit
+@compiled
 def _predict(models: Reward, state: Array, action: Array, following: Array, terminated: Array) -> Array:
     return eqx.filter_vmap(lambda model: model(state, action, following, terminated), out_axes=1)(models)
 

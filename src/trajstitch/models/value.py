@@ -22,6 +22,7 @@ from trajstitch.data.transitions import Transitions, hold_out, transitions
 from trajstitch.learning.batching import in_batches
 from trajstitch.learning.bounds import Bounds
 from trajstitch.learning.buffer import fill_buffer
+from trajstitch.learning.compiled import compiled
 from trajstitch.learning.fit import Metrics, Objective, begin, fit, member, stack
 from trajstitch.learning.fit_report import FitReport, explained
 from trajstitch.learning.networks import MLP, normaliser_of
@@ -130,7 +131,7 @@ def values(model: Value, observations: Float[np.ndarray, "rows size"]) -> Float[
     return in_batches(lambda rows: _evaluate(model, rows), observations.astype(np.float32))
 
 
-@eqx.filter_jit
+@compiled
 def _evaluate(model: Value, rows: Array) -> Array:
     return model(rows)
 
@@ -147,7 +148,7 @@ def _fit_report(config: TwinValue, model: Value, data: Trajectories, held: np.nd
     facts = {
         "value_error": error**0.5,
         "baseline": baseline**0.5,
-        "R²": explained(error, baseline),
+        "R²": explained(error, baseline, float(np.square(returns[held]).mean())),
         "bias": float(misses.mean()),
         "ranking": rank,
     }
@@ -158,5 +159,5 @@ def _fit_report(config: TwinValue, model: Value, data: Trajectories, held: np.nd
 def ranking(found: Float[np.ndarray, " rows"], true: Float[np.ndarray, " rows"]) -> float:
     """Return Spearman's correlation; if either is constant, 1 if they agree and 0 if not."""
     if np.ptp(true) == 0 or np.ptp(found) == 0:
-        return float(np.allclose(found, true, rtol=0.01))
+        return float(np.allclose(found, true, rtol=0.01, atol=0))
     return float(spearmanr(found, true).statistic)  # pyright: ignore[reportAttributeAccessIssue]

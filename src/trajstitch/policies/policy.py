@@ -30,6 +30,9 @@ Tensors = dict[str, np.ndarray]
 Layers = list[tuple[np.ndarray, np.ndarray]]
 """The policy network: weights (in, out) and biases (out,), float32, first layer first."""
 
+SQUASHED_LOG_STD = (-20.0, 2.0)
+"""Bounds of the log standard deviation of SAC's policies, before the tanh."""
+
 LOG_STD = (-5.0, 1.0)
 """Bounds of a Gaussian policy's log standard deviation, for actions within ±1."""
 
@@ -91,10 +94,13 @@ class PolicyNormaliser(NamedTuple):
 
     def observe(self, observation: np.ndarray) -> np.ndarray:
         """Return observations as the policy sees them."""
-        seen = Normaliser(self.mean, self.std).apply(observation)
+        with np.errstate(over="ignore"):
+            seen = Normaliser(self.mean, self.std).apply(observation)
         excess = np.abs(seen) - self.limit
         if (excess > 0).any():
-            seen = np.where(excess > 0, np.sign(seen) * (self.limit + np.log1p(np.maximum(excess, 0))), seen)
+            # What overflowed counts as the largest number, for infinity would make the action NaN.
+            excess = np.clip(excess, 0, np.finfo(excess.dtype).max)
+            seen = np.where(excess > 0, np.sign(seen) * (self.limit + np.log1p(excess)), seen)
         return seen.astype(np.float32)
 
     def is_linear(self, observation: np.ndarray) -> bool:
@@ -168,20 +174,22 @@ class NetworkPolicy:
         size = np.shape(observation)[-1] if np.ndim(observation) else 0
         if size != self.observation_size:
             raise InputError(f"the policy takes observations of {self.observation_size} numbers, not {size}")
-        _require_finite(np.asarray(observation))
+        _require_finite(np.asarray(observation), self.config.get("observation_names"))
         return act(self.layers, self.normaliser.observe(np.asarray(observation)))
 
 
-def _require_finite(observation: np.ndarray) -> None:
-    """Raise if an observation holds NaN or infinity: the action would be NaN, or anything."""
+def _require_finite(observation: np.ndarray, names: Any = None) -> None:
+    """Raise if an observation holds NaN or infinity: the action would be NaN, or anything. `names` are the columns'."""
     if observation.dtype.kind not in "fiub":
         raise InputError(f"the policy takes observations of numbers, not of {observation.dtype}")
     wrong = ~np.isfinite(observation)
     if wrong.any():
         *row, column = np.argwhere(wrong)[0].tolist()
         where = f"row {row[0] if len(row) == 1 else tuple(row)}, " if row else ""
+        known = isinstance(names, list) and len(names) == observation.shape[-1]
+        number = f"number {column}, {names[column]}" if known else f"number {column}"
         raise InputError(
-            f"the observation holds {observation[(*row, column)]} ({where}number {column}; {int(wrong.sum()):,} such "
+            f"the observation holds {observation[(*row, column)]} ({where}{number}; {int(wrong.sum()):,} such "
             "values): give the policy finite numbers, such as the last good reading"
         )
 
@@ -292,11 +300,26 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def act(layers: Layers, observation: np.ndarray, bound: np.ndarray | float = 1.0) -> np.ndarray:
     """Return the network's actions for observations of shape (..., dimensions): ReLU layers, then tanh × bound."""
+    return np.float32(bound) * np.tanh(outputs(layers, observation))
+
+
+def sampled(layers: Layers, observation: np.ndarray, away: np.ndarray, bound: np.ndarray | float = 1.0) -> np.ndarray:
+    """Return actions of a squashed Gaussian policy that lie `away` standard deviations from the mean, before the tanh.
+
+    Standard normal `away` samples the policy; 0 gives its mode.
+    """
+    mean, log_std = np.split(outputs(layers, observation), 2, axis=-1)
+    std = np.exp(np.clip(log_std, np.float32(SQUASHED_LOG_STD[0]), np.float32(SQUASHED_LOG_STD[1])))
+    return np.float32(bound) * np.tanh(mean + std * np.asarray(away, np.float32))
+
+
+def outputs(layers: Layers, observation: np.ndarray) -> np.ndarray:
+    """Return what a network of ReLU layers gives, before any tanh."""
     hidden = np.asarray(observation, np.float32)
     for weight, bias in layers[:-1]:
         hidden = np.maximum(hidden @ weight + bias, 0)
     weight, bias = layers[-1]
-    return np.float32(bound) * np.tanh(hidden @ weight + bias)
+    return hidden @ weight + bias
 
 
 def named(layers: Layers, prefix: str = "") -> Tensors:

@@ -4,7 +4,7 @@ The hyper-parameters are those of the authors' later public code; the paper's di
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -137,6 +137,9 @@ class TD3:
     """Standard deviation of the noise on actions taken while training, relative to the action bound."""
     start_steps: Annotated[int, Bounds(0)] = 25_000
     """Environment steps with random actions before the first update."""
+
+    name: ClassVar[str] = "td3"
+    actor_outputs: ClassVar[int] = 1
 
     def init(self, key: PRNGKeyArray, observations: int, bound: tuple[float, ...]) -> State:
         made = networks(key, observations, bound, self.hidden)

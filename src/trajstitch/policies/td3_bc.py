@@ -1,7 +1,8 @@
 """TD3+BC (Fujimoto & Gu 2021): TD3 on the data, with a cloning loss that keeps the actor near the logged actions.
 
 Q is divided by its mean absolute value, so that one weight α serves every task. Observations are standardised, as
-published.
+published. Rewards are taken as they are, as published too, but for those of a size that Q could not learn: where the
+largest is below 0.001 or above 1000, they are scaled by a power of ten.
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, PRNGKeyArray
 
+from trajstitch.data.normalise import to_plain
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.data.transitions import Transitions
 from trajstitch.learning.bounds import Bounds
@@ -64,7 +66,9 @@ class TD3BC:
 
     def training_data(self, data: Trajectories) -> TrainingData:
         normaliser = policy_normaliser(data, self.standardise, EPSILON)
-        return TrainingData(normaliser, steps_with_targets(data, normalised_steps(data, normaliser)))
+        return TrainingData(
+            normaliser, steps_with_targets(data, normalised_steps(data, normaliser, to_plain(data.rewards)))
+        )
 
     def init(self, key: PRNGKeyArray, sizes: Sizes) -> Networks:
         return networks(key, sizes.observation_size, (1.0,) * sizes.action_size, self.hidden)

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from trajstitch.data.checks import require_trajectories
+from trajstitch.data.checks import own_names, require_trajectories
 from trajstitch.data.source_facts import as_recorded, source_facts
 from trajstitch.data.stitch_record import holds_originals
 from trajstitch.data.trajectories import Trajectories
@@ -109,6 +109,7 @@ def train_together(
         raise InputError(f"training together needs data sets of one observation and action size, not {sizes}")
     numbers = [number for one in first for number in range(one, one + seeds)]
     without_samples: list[TrainingData] = []
+    configs = [(config or settings(algorithm)) | own_names(data) for data in sets]
 
     def samples(data: Trajectories) -> Any:
         made = (training_data or algorithm.training_data)(data)
@@ -119,7 +120,7 @@ def train_together(
     state = resumed(initial_state(algorithm, sets[0], numbers))
     title = f"{name_of(algorithm)}, {seeds} seed{'s' * (seeds > 1)}"
     state = fit(algorithm, state, buffer, slices.for_each(seeds), every=every, title=title, each=each)
-    return deploy_each(algorithm, state, without_samples, first, seeds, config)
+    return deploy_each(algorithm, state, without_samples, first, seeds, configs)
 
 
 def train_run(
@@ -205,7 +206,7 @@ def _continue(run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, se
                 raise ValueError(f"it holds {len(policies)} policies, not {seeds}")
         logger.info(f"{run.folder}: already trained to its last step")
         return policies
-    numbers, config = range(seed, seed + seeds), settings(algorithm) | run.config
+    numbers, config = range(seed, seed + seeds), settings(algorithm) | run.config | own_names(data)
     every, marks = schedule(algorithm.steps)
     kept: TrainingData | None = None
     saved, done = time.monotonic(), None
@@ -327,10 +328,10 @@ def deploy_each(
     sets: Sequence[TrainingData],
     first: Sequence[int],
     seeds: int,
-    config: dict[str, Any] | None = None,
+    configs: Sequence[dict[str, Any]] | None = None,
 ) -> list[list[Policy]]:
     """Return the policies of each data set that trains together, whose seeds start at its `first`."""
-    config = config or settings(algorithm)
+    configs = configs or [settings(algorithm)] * len(sets)
 
     def own(number: int) -> State:
         """Return the state of one data set's seeds."""
@@ -338,7 +339,7 @@ def deploy_each(
 
     return [
         deploy(algorithm, own(number), made, range(one, one + seeds), config)
-        for number, (made, one) in enumerate(zip(sets, first, strict=True))
+        for number, (made, one, config) in enumerate(zip(sets, first, configs, strict=True))
     ]
 
 

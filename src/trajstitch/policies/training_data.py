@@ -51,7 +51,7 @@ def policy_normaliser(data: Trajectories, standardise: bool, epsilon: float = 0.
         raise InputError(f"{where}: holds no steps, so there is nothing to train on")
     require_finite(data, where)
     low, high = action_bounds(data)
-    beyond = np.maximum(low - data.actions, data.actions - high) > ROUNDING * np.maximum(np.abs(high), 1)
+    beyond = np.maximum(low - data.actions, data.actions - high) > ROUNDING * np.maximum(np.abs(low), np.abs(high))
     if beyond.any():
         step, dimension = np.argwhere(beyond)[0]
         raise InputError(

@@ -48,6 +48,26 @@ class ChosenEdges:
     value_gain: Float[np.ndarray, " edges"]
     """V of the target less V of the next state replaced."""
 
+    def take(self, index: Integer[np.ndarray, " some"]) -> "ChosenEdges":
+        """Return some of the edges."""
+        return ChosenEdges(self.edges.take(index), self.margin[index], self.value_gain[index])
+
+
+@dataclass(frozen=True)
+class PlannedEdges:
+    """All edges of a graph, by the V of a plan: what one gains is computed when it is taken, as few ever are."""
+
+    graph: StitchGraph
+    values: Float[np.ndarray, " nodes"]
+
+    @property
+    def edges(self) -> Edges:
+        return self.graph.edges
+
+    def take(self, index: Integer[np.ndarray, " some"]) -> ChosenEdges:
+        """Return some of the edges, compared with the steps logged in their place."""
+        return _compared(self.graph, self.graph.edges.take(index), self.values)
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -100,7 +120,7 @@ class Proposal:
 def propose(
     paths: Paths,
     walks: Walks,
-    chosen: ChosenEdges,
+    chosen: ChosenEdges | PlannedEdges,
     scorer: EdgeScorer,
     rules: Rules,
     key: PRNGKeyArray | None = None,
@@ -114,14 +134,15 @@ def propose(
     before = paths.jumps if jumps is None else jumps
     jumped = walks.edge >= 0
     used = np.flatnonzero(marked(walks.edge[jumped], len(chosen.edges)))
-    edges = chosen.edges.take(used)
+    taken = chosen.take(used)
+    edges = taken.edges
     action, reward = scorer.synthesise(edges.source, edges.target, key)
     if rewards is not None:
         reward = rewards.allowed.clip(edges.source, edges.target, reward).astype(np.float32)
     made = Jumps(
         replace(edges, action=action, reward=reward),
-        chosen.margin[used].astype(np.float32),
-        chosen.value_gain[used].astype(np.float32),
+        taken.margin.astype(np.float32),
+        taken.value_gain.astype(np.float32),
     )
     kind = walks.kind.astype(np.int32)
     kind[jumped] = paths.nodes + len(before) + np.searchsorted(used, walks.edge[jumped])
@@ -168,7 +189,10 @@ def replaced_scores(graph: StitchGraph, jumps: Jumps, kind: Integer[np.ndarray, 
 
 def edges_of_graph(graph: StitchGraph, values: Float[np.ndarray, " nodes"]) -> ChosenEdges:
     """Return all edges of the graph, compared with the steps logged in their place; `values` is V of every node."""
-    edges = graph.edges
+    return _compared(graph, graph.edges, values)
+
+
+def _compared(graph: StitchGraph, edges: Edges, values: Float[np.ndarray, " nodes"]) -> ChosenEdges:
     replaced = {name: logged[edges.source] for name, logged in graph.logged.items()}
     following = np.minimum(edges.source + 1, len(graph) - 1)
     following = np.where(graph.last[edges.source], edges.source, following)

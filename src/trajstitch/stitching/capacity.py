@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 from trajstitch.data import ragged
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.progress import logger, progress
-from trajstitch.stitching.acceptance import Rules, Summary, edges_of_graph, propose
+from trajstitch.stitching.acceptance import PlannedEdges, Rules, Summary, propose
 from trajstitch.stitching.graph import EdgeScorer, StitchGraph
 from trajstitch.stitching.paths import Paths, choose, without_unused_jumps
 from trajstitch.stitching.planning import Plan, Problem, solve
@@ -49,8 +49,10 @@ def plan_with_capacity(
     if config.predicted_rewards:
         rewards = PlanRewards.of(data, graph, scorer, reward_range=config.reward_range)
     problem = Problem.of(data, graph, config, rewards)
+    if rewards is not None:  # the problem holds what they pay for each edge
+        rewards = replace(rewards, jump=np.zeros(0))
     solution = solve(problem, config)
-    chosen = edges_of_graph(graph, solution.values)
+    chosen = PlannedEdges(graph, solution.values)
     capacity = max(math.ceil(len(data) ** 0.5), round(config.max_visits * len(data)))
     most_uses = max(MIN_USES, capacity // VISITS_A_JUMP)
     logger.info(f"at most {capacity:,} trajectories may visit a state, and {most_uses:,} may make the same jump")
@@ -94,9 +96,14 @@ def count_uses(paths: Paths, graph: StitchGraph) -> Integer[np.ndarray, " edges"
     """Return how many trajectories make each jump of the graph."""
     made = paths.jumps.edges
     number = paths.kind[paths.kind >= paths.nodes] - paths.nodes
-    edges, nodes = graph.edges, np.int64(len(graph))
-    edge = np.searchsorted(edges.source * nodes + edges.target, made.source * nodes + made.target)
-    return np.bincount(edge[number], minlength=len(edges))
+    # Binary search within each source's edges: a table of all of them would take as much memory as the graph.
+    low, high, target = graph.offsets[made.source], graph.offsets[made.source + 1], graph.edges.target
+    while (searching := np.flatnonzero(low < high)).size:
+        middle = (low[searching] + high[searching]) // 2
+        below = target[middle] < made.target[searching]
+        low[searching[below]] = middle[below] + 1
+        high[searching[~below]] = middle[~below]
+    return np.bincount(low[number], minlength=len(graph.edges))
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,11 @@ from jaxtyping import Array, Bool, Float, Integer, PRNGKeyArray
 
 from trajstitch.data import ragged
 from trajstitch.data.trajectories import Trajectories
+from trajstitch.engines.workers import LOCAL, Workers
 from trajstitch.errors import InputError
 from trajstitch.learning.batching import in_batches
 from trajstitch.learning.buffer import padded
+from trajstitch.learning.compiled import compiled
 from trajstitch.learning.networks import normaliser_of
 from trajstitch.models.inverse import Inverse
 from trajstitch.models.reward import Reward, crossed, halves
@@ -125,7 +127,7 @@ class EdgeScorer:
         scorer = copy(self)
         steps = ~self.last
         steps[:-1] &= ~self.unknown[1:]
-        scorer.nearby = Nearby.of(neighbours, steps, logged)
+        scorer.nearby = Nearby.of(neighbours, steps, logged, self.nearby)
         return scorer
 
     def candidates(self, source: Nodes, target: Nodes) -> Candidates:
@@ -182,7 +184,7 @@ class EdgeScorer:
         return in_batches(lambda *pair: _synthesise(self.models, self.states, self.terminal, key, *pair), *pair)
 
 
-@eqx.filter_jit
+@compiled
 def _synthesise(
     models: Models, states: Array, terminal: Array, key: PRNGKeyArray | None, source: Array, target: Array
 ) -> tuple[Array, Array]:
@@ -206,7 +208,7 @@ def _synthesise(
     return action, rewards(action, both[:, models.inverse.latent_size :])
 
 
-@eqx.filter_jit
+@compiled
 def _rewards(reward: Reward, states: Array, terminal: Array, source: Array, target: Array, action: Array) -> Array:
     predict = lambda model: model(states[source], action, states[target], terminal[target])  # noqa: E731
     return eqx.filter_vmap(predict, out_axes=1)(reward)
@@ -272,15 +274,34 @@ class StitchGraph:
 _ARRAYS = ("episode", "last", "terminal", "by_successor", "by_neighbour")
 
 
-def build_graph(data: Trajectories, scorer: EdgeScorer, search: NeighbourSearch) -> StitchGraph:
-    """Return the graph of a data set, built in blocks of bounded memory."""
+@dataclass(frozen=True)
+class _Scoring:
+    """What the candidates of any source states are found and scored with."""
+
+    scorer: EdgeScorer
+    neighbours: Neighbours
+    last: Bool[np.ndarray, " nodes"]
+    logged: Scores
+
+    def edges(self, sources: Integer[np.ndarray, " some"]) -> tuple[dict[str, np.ndarray], int]:
+        """Return the edges that leave these states, as arrays by name, and how many candidates were scored."""
+        source, target, *rules = candidates(self.neighbours, self.last, sources)
+        replaced = {name: values[source] for name, values in self.logged.items()}
+        edges, kept = self.scorer.edges(source, target, replaced)
+        return edges.arrays() | {name: rule[kept] for name, rule in zip(_RULES, rules, strict=True)}, len(source)
+
+
+def build_graph(
+    data: Trajectories, scorer: EdgeScorer, search: NeighbourSearch, workers: Workers = LOCAL
+) -> StitchGraph:
+    """Return the graph of a data set, built in blocks of bounded memory by the `workers`, to the same bits."""
     rows = len(data.observations)
     episode = ragged.owners(data.lengths + 1).astype(np.int32)
     last, terminal = np.zeros(rows, bool), np.zeros(rows, bool)
     ends = data.first_rows + data.lengths
     last[ends] = True
     terminal[ends[data.episode_terminated]] = True
-    neighbours = _neighbours(_states(data, search), episode, scorer.context, search)
+    neighbours = _neighbours(_states(data, search), episode, scorer.context, search, workers)
     scorer = scorer.knowing(neighbours)
 
     steps = np.flatnonzero(~last).astype(np.int32)
@@ -296,11 +317,10 @@ def build_graph(data: Trajectories, scorer: EdgeScorer, search: NeighbourSearch)
     columns: dict[str, _Column] = {}
     tested = 0
     with progress("graph", len(sources), "states") as advance:
-        for block in _blocks(neighbours, sources):
-            source, target, *rules = candidates(neighbours, last, block)
-            tested += len(source)
-            edges, kept = scorer.edges(source, target, {name: values[source] for name, values in logged.items()})
-            found = edges.arrays() | {name: rule[kept] for name, rule in zip(_RULES, rules, strict=True)}
+        blocks = [*_blocks(neighbours, sources)]
+        scoring = _Scoring(scorer, neighbours, last, logged)
+        for block, (found, count) in zip(blocks, workers.map(_Scoring.edges, scoring, blocks), strict=True):
+            tested += count
             for name, part in found.items():
                 columns.setdefault(name, _Column()).add(part)
             advance(len(block), edges=columns["source"].rows)
@@ -331,14 +351,15 @@ def _neighbours(
     episode: Integer[np.ndarray, " nodes"],
     context: Integer[np.ndarray, " nodes"] | None,
     search: NeighbourSearch,
+    workers: Workers,
 ) -> Neighbours:
     """Return each state's neighbours in other episodes of its own context."""
     if context is None:
-        return find_neighbours(states, episode, search)
+        return find_neighbours(states, episode, search, workers=workers)
     order = np.argsort(context, kind="stable")
     parts = np.split(order, np.flatnonzero(np.diff(context[order])) + 1)
     counts = np.zeros(len(states), np.int64)
-    found = [(part, find_neighbours(states[part], episode[part], search)) for part in parts]
+    found = [(part, find_neighbours(states[part], episode[part], search, workers=workers)) for part in parts]
     for part, near in found:
         counts[part] = np.diff(near.offsets)
     offsets = ragged.offsets_of(counts)
@@ -397,6 +418,8 @@ def candidates(
     by_neighbour[follows.sum() :] = True
     key = (source.astype(np.int64) * len(last) + target) * 2 + by_neighbour
     key = np.sort(key)
-    pair, first, count = np.unique(key // 2, return_index=True, return_counts=True)
-    rule = key[first] % 2
+    pair = key // 2
+    first = np.flatnonzero(np.diff(pair, prepend=-1))
+    count = np.diff(first, append=len(pair))
+    pair, rule = pair[first], key[first] % 2
     return pair // len(last), pair % len(last), (count == 2) | (rule == 0), (count == 2) | (rule == 1)

@@ -20,6 +20,7 @@ from trajstitch.data.normaliser import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.learning.batching import in_batches
 from trajstitch.learning.bounds import Bounds
+from trajstitch.learning.compiled import compiled
 from trajstitch.learning.fit_report import FitReport
 from trajstitch.learning.losses import log_density
 from trajstitch.models.dynamics import Dynamics, Gaussian, fit_dynamics, untrained_dynamics
@@ -235,12 +236,12 @@ def _beyond(
     return np.maximum(np.square(error / np.maximum(length, 1e-6)) - usual**2, 0)
 
 
-@eqx.filter_jit
+@compiled
 def _moments(models: Gaussian, states: Array, rows: Array) -> tuple[Array, Array]:
     return eqx.filter_vmap(lambda model: model(states[rows]), out_axes=1)(models)
 
 
-@eqx.filter_jit
+@compiled
 def _densities(
     change: Normaliser, states: Array, mean: Array, log_std: Array, local: Array, source: Array, target: Array
 ) -> tuple[Array, Array]:
@@ -249,12 +250,12 @@ def _densities(
     return each.min(1), jax.nn.logsumexp(each, axis=1) - math.log(each.shape[1])
 
 
-@eqx.filter_jit
+@compiled
 def _actions(inverse: Inverse, states: Array, source: Array, target: Array) -> Array:
     return inverse(states[source], states[target])
 
 
-@eqx.filter_jit
+@compiled
 def _score_steps(
     model: ForwardEnsemble, states: Array, source: Array, target: Array, replaced: Array, action: Array
 ) -> tuple[Array, ...]:

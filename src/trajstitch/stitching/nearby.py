@@ -33,9 +33,13 @@ class Nearby:
 
     @classmethod
     def of(
-        cls, neighbours: Neighbours, steps: Bool[np.ndarray, " nodes"], logged: dict[str, np.ndarray] | None = None
+        cls,
+        neighbours: Neighbours,
+        steps: Bool[np.ndarray, " nodes"],
+        logged: dict[str, np.ndarray] | None = None,
+        before: "Nearby | None" = None,
     ) -> "Nearby":
-        """Return what is known from the scores of logged steps by node."""
+        """Return what is known from the scores of logged steps by node; `before` is what was known without them."""
         logged = logged or {}
         error, usual = None, 0.0
         if "error" in logged:
@@ -46,7 +50,10 @@ class Nearby:
             usual = float(np.median(error[known] / logged["length"][known])) if known.any() else 0.0
         apart = logged.get("precedent", np.empty(0))
         apart = apart[~np.isnan(apart)]
-        return cls(neighbours, steps, error, usual, float(np.quantile(apart, NEAREST)) if len(apart) else 0.0)
+        made = cls(neighbours, steps, error, usual, float(np.quantile(apart, NEAREST)) if len(apart) else 0.0)
+        if before is not None and before.neighbours is neighbours:
+            vars(made)["table"] = before.table
+        return made
 
     @cached_property
     def table(self) -> Integer[Array, "rows most"]:

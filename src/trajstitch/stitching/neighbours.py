@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Annotated, Literal, NamedTuple
+from functools import cached_property, partial
+from typing import Annotated, Any, Literal, NamedTuple
 
 import faiss
 import jax
@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, Integer
 from scipy.spatial import KDTree
 
 from trajstitch.data import ragged
+from trajstitch.engines.workers import LOCAL, Workers
 from trajstitch.errors import InputError
 from trajstitch.learning.bounds import Bounds
 from trajstitch.progress import logger, progress
@@ -121,10 +122,12 @@ def find_neighbours(
     group: Integer[np.ndarray, " rows"],
     search: NeighbourSearch = DEFAULT,
     first: int | None = None,
+    workers: Workers = LOCAL,
 ) -> Neighbours:
     """Return each state's neighbours among the states of other groups (episodes).
 
-    With `first`, only the first rows are searched for, among all.
+    With `first`, only the first rows are searched for, among all. Rows are divided among the `workers`, to the same
+    bits.
     """
     states = np.ascontiguousarray(states, np.float32)
     if not np.isfinite(states).all():
@@ -136,13 +139,13 @@ def find_neighbours(
     every = Places(states, group)
     copy = None if search.k is None else alike(states)
     if search.k is None or copy is None:
-        return _among(every, every.at(slice(first)), search)
+        return _among(every, every.at(slice(first)), search, workers)
     enough = np.flatnonzero(ragged.rank_among_equals(group, copy) < search.k)
     # Of 2 k copies, k at most of each group, k are of others than any one.
     enough = enough[ragged.rank_among_equals(copy[enough]) < 2 * search.k]
     pairs = copy[:first] * (group.max() + 1) + group[:first]
     _, asking, pair = np.unique(pairs, return_index=True, return_inverse=True)
-    return _among(every.at(enough), every.at(asking), search).renamed(pair, enough)
+    return _among(every.at(enough), every.at(asking), search, workers).renamed(pair, enough)
 
 
 def alike(states: Rows) -> Integer[np.ndarray, " rows"] | None:
@@ -160,13 +163,48 @@ def alike(states: Rows) -> Integer[np.ndarray, " rows"] | None:
     return np.unique(words, axis=0, return_inverse=True)[1].reshape(-1)  # two states had one mark
 
 
-def _among(places: Places, asking: Places, search: NeighbourSearch) -> Neighbours:
+class Searcher:
+    """What the neighbours of any states are searched with. Pickled, it carries its index but no engine."""
+
+    def __init__(self, places: Places, search: NeighbourSearch) -> None:
+        self.places, self.search = places, search
+        self.method = search.method if search.method != "auto" else choose(*places.states.shape)
+        self.index = _approximate_index(places, search) if self.method == "approximate" else None
+
+    @cached_property
+    def engine(self) -> Engine:
+        states = self.places.states
+        if self.index is not None:
+            return _faiss(self.index, states)
+        return {"flat": _flat, "accelerator": _accelerator}.get(self.method, _tree)(states)
+
+    def __getstate__(self) -> dict[str, Any]:
+        index = None if self.index is None else faiss.serialize_index(self.index)
+        return {"places": self.places, "search": self.search, "method": self.method, "index": index}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if self.index is not None:
+            self.index = faiss.deserialize_index(np.array(self.index))
+
+    def neighbours(self, asking: Places) -> Neighbours:
+        """Return the neighbours of the `asking` states."""
+        return _search(self.engine, self.places, asking, self.search)
+
+
+def _among(places: Places, asking: Places, search: NeighbourSearch, workers: Workers) -> Neighbours:
     """Return the neighbours of the `asking` states among `places`."""
-    method = search.method if search.method != "auto" else choose(*places.states.shape)
-    if method == "approximate":
-        return _approximate(places, asking, search)
-    engine = {"tree": _tree, "flat": _flat, "accelerator": _accelerator}[method](places.states)
-    return _search(engine, places, asking, search)
+    searcher, rows = Searcher(places, search), len(asking.states)
+    if workers.rows is None:
+        return searcher.neighbours(asking)
+    parts = [asking.at(slice(start, start + workers.rows)) for start in range(0, rows, workers.rows)]
+    found = []
+    with progress("neighbours on workers", rows, "states") as advance:
+        for part, near in zip(parts, workers.map(Searcher.neighbours, searcher, parts), strict=True):
+            found.append(near)
+            advance(len(part.states))
+    counts = np.concatenate([np.diff(near.offsets) for near in found])
+    return Neighbours(ragged.offsets_of(counts), np.concatenate([near.index for near in found]))
 
 
 def choose(rows: int, dimensions: int) -> Method:
@@ -342,12 +380,12 @@ def _nearest_in_tiles(
     return -nearness[:, -1], jnp.take_along_axis(index, chosen, 1)
 
 
-def _approximate(places: Places, asking: Places, search: NeighbourSearch) -> Neighbours:
-    """Search an inverted file whose probes double until the recall on a sample is good enough."""
+def _approximate_index(places: Places, search: NeighbourSearch) -> faiss.IndexIVFFlat | None:
+    """Return an inverted file whose probes double until the recall on a sample is good enough; None for few states."""
     states = places.states
     lists = int(min(4 * len(states) ** 0.5, len(states) / 39))
     if lists < 2:
-        return _search(_tree(states), places, asking, search)
+        return None
     quantiser = faiss.IndexFlatL2(states.shape[1])
     index = faiss.IndexIVFFlat(quantiser, states.shape[1], lists)
     index.train(states[np.sort(np.random.default_rng(0).permutation(len(states))[: 64 * lists])])  # pyright: ignore[reportCallIssue]
@@ -365,7 +403,7 @@ def _approximate(places: Places, asking: Places, search: NeighbourSearch) -> Nei
         f"neighbours: approximate index of {lists} lists, {index.nprobe} probed, "
         f"recall {recall:.4f} on {len(sample.states)} states"
     )
-    return _search(_faiss(index, states), places, asking, search)
+    return index
 
 
 def _recall(found: Neighbours, truth: Neighbours) -> float:

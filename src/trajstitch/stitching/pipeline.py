@@ -28,6 +28,7 @@ from trajstitch.data.column_roles import ColumnRoles, column_names
 from trajstitch.data.normalise import rescale_for_float32
 from trajstitch.data.stitch_record import StitchRecord
 from trajstitch.data.trajectories import Trajectories
+from trajstitch.engines.workers import LOCAL, Workers
 from trajstitch.errors import InputError
 from trajstitch.formats.columns import listed
 from trajstitch.learning.bounds import check_bounds, check_seeds
@@ -40,6 +41,7 @@ from trajstitch.stitching.config import Preset, StitchConfig, preset
 from trajstitch.stitching.graph import EdgeScorer, Models, StitchGraph, build_graph
 from trajstitch.stitching.improve import Progress, StitchingTask, improve_together
 from trajstitch.stitching.layout import keep_graph, keep_job, keep_result, read_graph, read_result
+from trajstitch.stitching.memory import check_memory
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.result import assemble
 from trajstitch.storage.runs import Run, damaged
@@ -115,6 +117,8 @@ class StitchJob:
     """Where finished stages are kept; in memory if not given."""
     before_stage: Callable[[str], None] = lambda stage: None
     """Called with the name of each stage that is about to be made; it may raise to stop there."""
+    workers: Workers = LOCAL
+    """What the graph is built by."""
 
     @property
     def numbers(self) -> range:
@@ -158,6 +162,8 @@ def stitch_together(jobs: Sequence[StitchJob]) -> list[list[Stitched]]:
         check_seeds(job.seed, job.seeds)
         check_bounds(job.config)
         job.config.check_seeds(job.numbers)
+        if job.run is None or not job.run.has("passes"):
+            check_memory(job.data, job.config)
         if job.run is not None:
             keep_job(job.run, job.data, job.config, job.seed, job.seeds)
     stitchings = max((job.config.stitchings for job in jobs), default=1)
@@ -328,7 +334,7 @@ class Stages:
     def graph(self) -> StitchGraph:
         return self._kept(
             "graph",
-            lambda: build_graph(self.data, self.scorer(), self.config.neighbours),
+            lambda: build_graph(self.data, self.scorer(), self.config.neighbours, self.job.workers),
             lambda run: read_graph(run, "", self.data),
             lambda run, graph: keep_graph(run, graph),
         )

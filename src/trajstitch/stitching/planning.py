@@ -33,6 +33,8 @@ from trajstitch.stitching.greedy import Decisions
 from trajstitch.stitching.neighbours import Neighbours, squared_distance
 from trajstitch.stitching.rewards import PlanRewards
 
+TINY = float(np.finfo(np.float64).tiny)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -93,7 +95,9 @@ class Problem:
         if rewards is not None:
             logged, jump, stops = rewards.logged, rewards.jump, rewards.stops
         price = config.pessimism * slope(data, graph, config.discount, logged)
-        step_reward, gain = logged, jump - price * edges.scores["error"].astype(np.float64)
+        step_reward, gain = logged, edges.scores["error"].astype(np.float64)
+        gain *= -price  # in place: there are many edges
+        gain += jump
         return cls(
             step_reward=step_reward,
             last=graph.last | stops,
@@ -103,7 +107,9 @@ class Problem:
             target=edges.target.astype(np.intp),  # the type that NumPy gathers by without converting it each time
             gain=gain,
             discount=config.discount,
-            scale=max(float(np.abs(step_reward).max(initial=0)), float(np.abs(gain).max(initial=0)), 1e-12),
+            scale=max(
+                float(np.abs(step_reward).max(initial=0)), float(gain.max(initial=0)), -float(gain.min(initial=0)), TINY
+            ),
         )
 
     @property
@@ -137,7 +143,9 @@ class Problem:
         step = self.step_reward.copy()
         step[:-1] += self.discount * values[1:]
         step[self.last] = values[self.last]
-        return step, self.gain + (self.discount * values)[self.target]
+        jump = (self.discount * values)[self.target]
+        jump += self.gain
+        return step, jump
 
 
 @dataclass(frozen=True)
@@ -158,7 +166,8 @@ def solve(problem: Problem, config: Plan) -> Solution:
     values = np.zeros(nodes)
     mean_near = _mean_of_neighbours(open_ends, last, problem.neighbours)
     enough = problem.precision
-    candidate, starts = np.unique(problem.source, return_index=True)
+    starts = np.flatnonzero(np.diff(problem.source, prepend=-1))
+    candidate = problem.source[starts]
     counts = np.diff(np.append(starts, len(problem.source)))
     for _ in range(config.improvements):
         values = evaluate(problem, choice, after)

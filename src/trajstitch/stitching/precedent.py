@@ -18,6 +18,8 @@ from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.learning.batching import in_batches
 from trajstitch.learning.bounds import Bounds
+from trajstitch.learning.buffer import padded
+from trajstitch.learning.compiled import compiled
 from trajstitch.learning.networks import normaliser_of
 from trajstitch.stitching.jump_tests import Candidates, Scores
 
@@ -72,19 +74,30 @@ def _precedents(model: Scale, pairs: Candidates, own: bool) -> Float[np.ndarray,
     nearby = pairs.nearby
     assert nearby is not None
     at_source = (nearby.steps if own else np.zeros_like(nearby.steps))[pairs.source]
-    scan = lambda *pair: _nearest(model.weight, pairs.states, nearby.table, *pair)  # noqa: E731
-    return in_batches(scan, pairs.source, pairs.target, at_source)
+    # How far the steps nearby start from each source is the same for all of its pairs.
+    sources, number = np.unique(pairs.source, return_inverse=True)
+    apart = in_batches(lambda rows: _from_start(model.weight, pairs.states, nearby.table, rows), sources)
+    apart = jax.device_put(padded(apart))
+    scan = lambda *pair: _nearest(model.weight, pairs.states, nearby.table, apart, *pair)  # noqa: E731
+    return in_batches(scan, pairs.source, pairs.target, number.astype(np.int32), at_source)
 
 
-@eqx.filter_jit
-def _nearest(weight: Array, states: Array, table: Array, source: Array, target: Array, own: Array) -> Array:
+@compiled
+def _from_start(weight: Array, states: Array, table: Array, source: Array) -> Array:
+    start = weight * states[source]
+    return jnp.square(weight * states[table[source]] - start[:, None]).sum(-1)
+
+
+@compiled
+def _nearest(
+    weight: Array, states: Array, table: Array, apart: Array, source: Array, target: Array, number: Array, own: Array
+) -> Array:
     start, end = weight * states[source], weight * states[target]
 
     def one(nearest: Array, rank: Array) -> tuple[Array, None]:
         step = table[source, rank]
-        from_start = jnp.square(weight * states[step] - start).sum(-1)
         from_end = jnp.square(weight * states[step + 1] - end).sum(-1)
-        return jnp.minimum(nearest, jnp.where(step < 0, jnp.inf, jnp.maximum(from_start, from_end))), None
+        return jnp.minimum(nearest, jnp.where(step < 0, jnp.inf, jnp.maximum(apart[number, rank], from_end))), None
 
     logged = jnp.where(own, jnp.square(weight * states[source + 1] - end).sum(-1), jnp.inf)
     nearest, _ = jax.lax.scan(one, logged, jnp.arange(table.shape[1]))

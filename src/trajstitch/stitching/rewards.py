@@ -22,6 +22,8 @@ from trajstitch.stitching.graph import EdgeScorer, StitchGraph
 from trajstitch.stitching.jump_tests import Nodes
 
 ENDS = 3
+BLOCK = 2**20
+"""Edges whose rewards are clipped at once."""
 SPARSE = 0.9
 """Rewards are sparse if at least this share of the steps has the same one."""
 
@@ -96,8 +98,11 @@ class PlanRewards:
         if not allowed.sparse:
             logged[rows] = allowed.clip(rows, rows + 1, scorer.logged_rewards(rows).astype(np.float64))
         jump = np.zeros(len(edges)) if edges.reward is None else edges.reward.astype(np.float64)
+        for start in range(0, len(edges), BLOCK):
+            some = slice(start, start + BLOCK)
+            jump[some] = allowed.clip(edges.source[some], edges.target[some], jump[some])
         stops = paid_once(data, len(graph)) if reward_range else np.zeros(len(graph), bool)
-        return cls(allowed, logged, allowed.clip(edges.source, edges.target, jump), stops)
+        return cls(allowed, logged, jump, stops)
 
 
 def paid_once(data: Trajectories, nodes: int) -> Bool[np.ndarray, " nodes"]:

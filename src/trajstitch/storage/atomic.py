@@ -4,6 +4,7 @@ import ctypes
 import errno
 import glob
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from tempfile import mkdtemp
 
 from trajstitch.errors import InputError
 from trajstitch.storage.locks import try_lock
+from trajstitch.storage.stopping import publishing, unfinished
 
 PREFIX = ".trajstitch-"
 """Start of the names of temporary folders and locks."""
@@ -90,22 +92,25 @@ def replacing(target: Path, *, force: bool, folder: bool = False) -> Iterator[Pa
     _require_free(target, force=force, folder=folder)
     parent = target.absolute().parent
     made = [missing for missing in (parent, *parent.parents) if not missing.exists()]
-    workspace = lock = None
+    lock = None
     try:
         parent.mkdir(parents=True, exist_ok=True)
         _remove_stale(parent)
-        workspace = Path(mkdtemp(prefix=PREFIX, dir=parent))
-        with suppress(OSError):  # a file system without locks
-            lock = try_lock(workspace / LOCK)
-        fresh = workspace / "new" / target.name
-        fresh.parent.mkdir()
-        yield fresh
-        _to_disk(fresh)
-        if (tell := _told.get()) is not None:
-            _told.set(None)  # not for what it writes itself
-            tell(fresh, target)
-            _told.set(tell)
-        _take_place(fresh, target, workspace, force=force)
+        workspace = parent / f"{PREFIX}{secrets.token_hex(4)}"
+        with unfinished(workspace, made):
+            workspace.mkdir(0o700)
+            with suppress(OSError):  # a file system without locks
+                lock = try_lock(workspace / LOCK)
+            fresh = workspace / "new" / target.name
+            fresh.parent.mkdir()
+            yield fresh
+            _to_disk(fresh)
+            if (tell := _told.get()) is not None:
+                _told.set(None)  # not for what it writes itself
+                tell(fresh, target)
+                _told.set(tell)
+            with publishing:
+                _take_place(fresh, target, workspace, force=force)
         holders, made = (parent, *(folder_made.parent for folder_made in made)), []
         try:
             for holder in holders:
@@ -117,8 +122,6 @@ def replacing(target: Path, *, force: bool, folder: bool = False) -> Iterator[Pa
     except OSError as error:
         raise _as_input_error(error, target) from error
     finally:
-        if workspace is not None:
-            shutil.rmtree(workspace, ignore_errors=True)
         if lock is not None:
             lock.release()
         for folder_made in made:
@@ -157,11 +160,12 @@ def _replace(fresh: Path, target: Path, workspace: Path) -> None:
     # This takes two steps. If we are killed in between, `_put_back` puts the old one back.
     replaced = workspace / "replaced" / target.name
     replaced.parent.mkdir(exist_ok=True)
-    target.rename(replaced)
     try:
+        target.rename(replaced)
         fresh.rename(target)
-    except OSError:
-        replaced.rename(target)
+    except BaseException:  # Ctrl-C too
+        if replaced.exists() and not target.exists():
+            replaced.rename(target)
         raise
 
 

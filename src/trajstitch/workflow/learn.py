@@ -50,6 +50,8 @@ class Learned:
     """The method of the policy."""
     why: str
     """Why it was chosen, in a sentence or two."""
+    verdict: str | None
+    """Whether stitching pays, in a sentence; None if nothing was stitched."""
     folder: Path | None
     """The run's folder, if one was named."""
     seconds: float
@@ -82,6 +84,7 @@ class Learned:
             place, columns = str(stored["data"]), stored["columns"]
             text = {name: str(stored[name]) for name in ("unit", "chosen", "why")}
             seconds = float(stored["seconds"])
+            verdict = None if stored["verdict"] is None else str(stored["verdict"])
             fingerprint, policy = str(stored["fingerprint"]), str(stored["policy"])
         if place == "stitched.npz":
             place = f"npz:{run.path(place)}"
@@ -94,7 +97,7 @@ class Learned:
                 f"{file}: is another policy than this run has chosen: remove {run.path('result.json')} and "
                 "continue with `resume=True` to make it again"
             )
-        return cls(load_policy(file), data, rows, **text, folder=run.folder, seconds=seconds)
+        return cls(load_policy(file), data, rows, **text, verdict=verdict, folder=run.folder, seconds=seconds)
 
 
 def learn(
@@ -111,6 +114,7 @@ def learn(
     steps: int | None = None,
     seeds: int | None = None,
     episodes: int | None = None,
+    compare: bool = False,
 ) -> Learned:
     """Return the best policy that the data supports, found within about the time `budget`, such as 5m or 2h.
 
@@ -121,10 +125,12 @@ def learn(
     machine plans what fits into the budget.
 
     With a `run`, everything is kept in its folder, with a page that shows it, and `resume` goes on after the last
-    finished stage. What is planned can be given instead: the stitching's `config` or preset, the gradient `steps` of
-    every policy, the policies of each method (`seeds`, from `seed` on), and the `episodes` to choose by.
+    finished stage. With `compare`, policies are only cloned, so that all of the time goes into the verdict on the
+    original data, its best tenth and the stitched data under equal settings. What is planned can be given instead: the
+    stitching's `config` or preset, the gradient `steps` of every policy, the policies of each method (`seeds`, from
+    `seed` on), and the `episodes` to choose by.
     """
-    settings = _settings(budget, seed, config, steps, seeds, episodes)
+    settings = replace(_settings(budget, seed, config, steps, seeds, episodes), compare=compare)
     job: dict[str, Any] = {"budget": budget, "environment": environment, "settings": asdict(settings)}
     if isinstance(data, str):
         job |= {"source": data, "columns": None if columns is None else asdict(columns)}

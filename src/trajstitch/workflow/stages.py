@@ -47,6 +47,7 @@ from trajstitch.stitching.pipeline import StitchJob, stitch_together
 from trajstitch.stitching.result import assemble
 from trajstitch.storage.checksums import checksum_of_files
 from trajstitch.storage.runs import REMOVE, Run, damaged
+from trajstitch.workflow import verdict
 from trajstitch.workflow.budget import PolicyPlan, StitchPlan, Timings, due, in_words, plan_policies, plan_stitching
 from trajstitch.workflow.choice import Choice, Row, choose_by_estimates, choose_by_rollouts
 from trajstitch.workflow.methods import METHODS, Source
@@ -67,6 +68,8 @@ class Settings:
     steps: int | None = None
     seeds: int | None = None
     episodes: int | None = None
+    compare: bool = False
+    """Only clone, so that all time goes into the verdict on stitching."""
 
 
 class Known(NamedTuple):
@@ -105,7 +108,7 @@ class Job:
         with self._stage("train"):
             folders = self._train(known, plan, held_out)
         with self._stage("evaluate"):
-            rows, choice, unit = self._evaluate(folders, plan, held_out)
+            rows, choice, unit, paid = self._evaluate(folders, plan, held_out)
         with self._stage("page"):
             self._page(folders)
         policy = load_policies(folders[choice.name])[choice.seed]
@@ -118,6 +121,7 @@ class Job:
             "unit": unit,
             "chosen": choice.name,
             "why": choice.sentence,
+            "verdict": paid,
             "data": "stitched.npz" if stitched else logged.facts["source"],
             "columns": None if stitched else logged.facts["columns"],
             "fingerprint": (known["stitched"] if stitched else logged).data.fingerprint,
@@ -172,7 +176,7 @@ class Job:
         if not self.run.has("plan"):
             logger.info("timing a few hundred steps of each learner, to plan what fits into the budget")
             start = time.monotonic()
-            timings = measure(data, asked.budget, data.metadata if self.play else None)
+            timings = measure(data, asked.budget, data.metadata if self.play else None, clones_only=asked.compare)
             spent = time.monotonic() - start
             stitching = None if asked.config is not None else plan_stitching(asked.budget, timings, data.steps, spent)
             self._tell(timings, stitching, spent, len(data) > 1)
@@ -213,9 +217,10 @@ class Job:
     def _override(self, plan: PolicyPlan) -> PolicyPlan:
         """Return the plan with what the user asked for."""
         asked = self.settings
+        steps = {name: count for name, count in plan.steps.items() if name == "bc" or not asked.compare}
         return replace(
             plan,
-            steps=plan.steps if asked.steps is None else dict.fromkeys(plan.steps, asked.steps),
+            steps=steps if asked.steps is None else dict.fromkeys(steps, asked.steps),
             seeds=asked.seeds or plan.seeds,
             episodes=asked.episodes or plan.episodes,
         )
@@ -284,8 +289,8 @@ class Job:
 
     def _evaluate(
         self, folders: dict[str, Path], plan: PolicyPlan, held_out: Trajectories | None
-    ) -> tuple[list[Row], Choice, str]:
-        """Return what is known about each method, the choice, and the results' unit."""
+    ) -> tuple[list[Row], Choice, str, str | None]:
+        """Return what is known about each method, the choice, the results' unit, and the verdict on stitching."""
         policies = {name: load_policies(folder) for name, folder in folders.items()}
         errors = self._action_errors(policies, self.whole if held_out is None else held_out)
         if self.play:
@@ -301,7 +306,8 @@ class Job:
         }
         rows = [self._data_row(Interval(**comparison["logged"]))]
         rows += [self._row(name, results[name], errors[name], verdicts[name]) for name in folders]
-        return rows, choose_by_estimates(comparison, errors), "estimated return"
+        unit = "estimated return"
+        return rows, choose_by_estimates(comparison, errors), unit, verdict.by_estimates(comparison, unit)
 
     def _roll_out(
         self,
@@ -309,7 +315,7 @@ class Job:
         policies: dict[str, list[Policy]],
         errors: dict[str, list[float]],
         episodes: int,
-    ) -> tuple[list[Row], Choice, str]:
+    ) -> tuple[list[Row], Choice, str, str | None]:
         """Roll out every policy: the first half of the episodes is reported, the second half chooses."""
         known, config = self.whole.metadata, Evaluate(episodes=episodes, last=True)
         everyone = [policy for group in policies.values() for policy in group]
@@ -323,7 +329,8 @@ class Job:
         rows = [self._data_row(mean_score(normalised(self.whole.returns, known)))]
         rows += [self._row(name, mean_score(reported[name]), errors[name]) for name in folders]
         unit = "return" if environments.reference(known) is None else "score"
-        return rows, choose_by_rollouts(choosing, reported, errors, self.settings.seed), unit
+        choice = choose_by_rollouts(choosing, reported, errors, self.settings.seed)
+        return rows, choice, unit, verdict.by_rollouts(reported, unit)
 
     def _data_row(self, result: Interval) -> Row:
         return Row(LOGGED, "", result, None)

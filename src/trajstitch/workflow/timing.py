@@ -41,7 +41,7 @@ SAMPLE = 4_000
 """Transitions that are learned from and stitched, at most (but two episodes)."""
 
 
-def measure(data: Trajectories, budget: float, play: Metadata | None) -> Timings:
+def measure(data: Trajectories, budget: float, play: Metadata | None, *, clones_only: bool = False) -> Timings:
     """Time what may fit into the budget; `play` is the metadata that names an environment, if there is one to use."""
     start = time.monotonic()
     some = _sample(data)
@@ -54,7 +54,7 @@ def measure(data: Trajectories, budget: float, play: Metadata | None) -> Timings
             if may_fit_default(budget - (time.monotonic() - start), stitching["quick"], data.steps):
                 stitching["default"] = _stitch_speed("default", some)
         left = (1 - STITCHING) * budget - (time.monotonic() - start)
-        if np.ptp(data.returns) > 0 and may_fit_iql(left, policies["bc"]):
+        if not clones_only and np.ptp(data.returns) > 0 and may_fit_iql(left, policies["bc"]):
             policies["iql"] = _policy_speed("iql", some)
         episode = None if play is None else _episode_seconds(data, play)
     return Timings(stitching, policies, episode, estimate)

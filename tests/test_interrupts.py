@@ -1,0 +1,113 @@
+"""Ctrl-C ends a command within two seconds, wherever it is; it says how to go on and leaves nothing half-made."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from random_data import random_data
+from trajstitch.formats import save
+from trajstitch.learning.compiled import compiled, wait_for
+from trajstitch.storage import stopping
+
+LATE = 15.0
+"""Seconds after which it is late even on a busy machine; the work that is interrupted takes minutes."""
+
+STUCK = """
+    import hashlib, sys
+    from pathlib import Path
+    import trajstitch.cli.inspect as verb
+    from trajstitch.cli import main
+    from trajstitch.storage.atomic import replacing
+    from trajstitch.storage.stopping import resumable
+
+    def execute(self):
+        with resumable("set `resume=True` to go on"), replacing(Path(sys.argv[1]), force=False) as fresh:
+            fresh.write_text("half of it")
+            print("at work", flush=True)
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # minutes in C, which no exception reaches
+
+    verb.Command.execute = execute
+    main(["inspect", f"npz:{sys.argv[1]}"])
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_command_that_a_library_keeps_busy_ends_and_leaves_nothing(tmp_path: Path, number: int, code: int) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(STUCK), str(tmp_path / "new" / "made.npz")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "at work\n"
+        asked = time.monotonic()
+        job.send_signal(number)
+        said = job.communicate(timeout=120)[1]
+        assert time.monotonic() - asked < LATE
+    assert job.returncode == code
+    assert said == "set --resume to go on\ninterrupted\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_training_is_interrupted_within_a_chunk_and_keeps_the_chunks_before(tmp_path: Path) -> None:
+    save(random_data(np.random.default_rng(0), coarse=False), f"npz:{tmp_path}/data.npz")
+    run = tmp_path / "run"
+    # A chunk of networks as wide as these takes minutes.
+    command = [sys.executable, "-m", "trajstitch", "train", "iql", f"npz:{tmp_path}/data.npz", "--seeds", "3"]
+    with subprocess.Popen(
+        [*command, "--hidden", "2048", "2048", "--run", str(run)], stderr=subprocess.PIPE, text=True
+    ) as job:
+        while not (run / "data.json").exists():
+            time.sleep(0.1)
+        time.sleep(4)
+        asked = time.monotonic()
+        job.send_signal(signal.SIGINT)
+        said = job.communicate(timeout=120)[1]
+        assert time.monotonic() - asked < LATE
+    assert job.returncode == 130
+    assert "the same command with --resume continues\ninterrupted\n" in said
+    assert "Traceback" not in said
+    assert not list(run.glob(".trajstitch-*/"))
+
+
+def test_a_resumable_block_says_how_to_go_on_only_if_it_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "trajstitch"), stopping.resumable("go on"):
+        pass
+    assert not caplog.messages
+    with caplog.at_level("INFO", "trajstitch"), pytest.raises(KeyboardInterrupt), stopping.resumable("go on"):
+        raise KeyboardInterrupt
+    assert caplog.messages == ["go on"]
+
+
+# Compiled functions
+
+
+def test_a_compiled_function_gives_the_bits_of_jit_and_keeps_what_is_no_array() -> None:
+    def function(numbers, name, pair):
+        return {"sum": jnp.sin(numbers).sum() + pair[0], "name": name, "pair": pair}
+
+    numbers = np.linspace(0, 1, 1000, dtype=np.float32)
+    found = compiled(function)(numbers, "a name", (jnp.ones(3), 2.0))
+    assert (found["name"], found["pair"][1]) == ("a name", 2.0)
+    expected = jax.jit(lambda x, y: jnp.sin(x).sum() + y)(numbers, jnp.ones(3))
+    np.testing.assert_array_equal(found["sum"], expected)
+    assert compiled(function)(numbers, "another", (jnp.ones(3), 3.0))["name"] == "another"
+
+
+def test_a_compiled_function_does_not_wait() -> None:
+    @compiled
+    def slow(matrix):
+        return jax.lax.fori_loop(0, 200, lambda _, product: product @ matrix / 500, matrix)
+
+    matrix = jnp.ones((700, 700))
+    wait_for(slow(matrix))
+    start = time.monotonic()
+    product = slow(matrix)
+    asked = time.monotonic() - start
+    wait_for(product)
+    assert asked < 0.5 * (time.monotonic() - start)
