@@ -53,8 +53,8 @@ class RayCluster:
         self.settings = settings or RaySettings()
         check_bounds(self.settings)
         try:
-            import ray
-            from ray import exceptions
+            import ray  # pyright: ignore[reportMissingImports]
+            from ray import exceptions  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise InputError('Ray is not installed: pip install "trajstitch[ray]"') from error
         self.ray, self.exceptions = ray, exceptions
@@ -135,7 +135,7 @@ _kept: dict[str, Any] = {}
 
 def _apply(function: Callable[[Any, Any], Result], kept: list[Any], part: Any) -> Result:
     """Apply a function on a worker."""
-    import ray
+    import ray  # pyright: ignore[reportMissingImports]
 
     name = kept[0].hex()
     if name not in _kept:
