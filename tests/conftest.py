@@ -3,6 +3,7 @@
 The types and array shapes that trajstitch declares are checked at every call, result and dataclass field.
 """
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from jaxtyping import install_import_hook
 
 # The hook works on modules imported after it.
 install_import_hook("trajstitch", "typechecker.check")
+
+# A shell starts jobs in the background with Ctrl-C ignored, and what tests start would ignore it too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")

@@ -22,6 +22,7 @@ from trajstitch.formats import save
 from trajstitch.policies.bc import BC
 from trajstitch.policies.train import train
 from trajstitch.stitching.result import assemble
+from trajstitch.storage.runs import Run
 from world import World
 from worlds import WORLDS
 
@@ -239,7 +240,7 @@ def test_training_ends_with_an_estimate_beside_other_runs(log: str, tmp_path: Pa
     assert command("train", "bc", log, *TINY, "--seed", "7", "--run", second, "--against", first, "--json") == 0
     result = json.loads(capsys.readouterr().out)["estimate"]
     assert [one["name"] for one in result["estimates"]] == ["second", "first"]
-    assert result == json.loads((tmp_path / "second" / "estimate.json").read_text())
+    assert result == Run.open(tmp_path / "second").read_json("estimate")
     assert not (tmp_path / "second" / "scores.json").exists()
     assert result["sentence"]
     assert command("evaluate", second, "--against", first, "--json") == 0

@@ -186,10 +186,10 @@ def test_equal_configs_and_other_numbers_of_rows_share_one_compiled_loop():
 
     algorithm = Regression()
     fit(algorithm, start(algorithm), line(1100), every=40)
-    before = _chunk._cached._cache_size()  # pyright: ignore
+    before = _chunk.program._cache_size()  # pyright: ignore
     for rows in (1100, 1300, 1536):
         fit(replace(algorithm), start(algorithm), line(rows, seed=2), every=40)
-    assert _chunk._cached._cache_size() == before  # pyright: ignore
+    assert _chunk.program._cache_size() == before  # pyright: ignore
 
 
 @given(st.integers(1, 2**40))

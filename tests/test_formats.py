@@ -82,7 +82,8 @@ def test_a_new_format_gets_every_error_that_the_others_get(tmp_path, capsys, mon
     assert "never overwritten" in refused(capsys, "convert", "jsonl:log.jsonl", f"jsonl:{tmp_path}/log.jsonl")
     trajstitch.save(small(), "npz:log.npz")
     assert "log.jsonl exists already" in refused(capsys, "convert", "npz:log.npz", "jsonl:log.jsonl")
-    assert "a file? then write jsonl:log.jsonl" in refused(capsys, "inspect", "log.jsonl")
+    assert run("inspect", "log.jsonl", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["source"] == "jsonl:log.jsonl"
     assert "did you mean 'jsonl'" in refused(capsys, "inspect", "josnl:log.jsonl")
     assert "write jsonl:FILE.jsonl" in refused(capsys, "inspect", "jsonl:")
     assert "table: URIs, not with jsonl:log.jsonl" in refused(

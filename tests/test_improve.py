@@ -62,7 +62,7 @@ def test_passes_share_one_compiled_loop():
     programs, steps = [], []
 
     def after_pass(several):
-        programs.append(_chunk._cached._cache_size())  # pyright: ignore
+        programs.append(_chunk.program._cache_size())  # pyright: ignore
         steps.append(len(several[0].paths.kind))
 
     improve_together(GREEDY, [task(data)], after_pass=after_pass)

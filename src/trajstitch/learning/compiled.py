@@ -43,6 +43,7 @@ def compiled(function: Callable[P, T]) -> Callable[P, T]:
         made = iter(found)
         return jax.tree.unflatten(still.structure, [next(made) if leaf is _ARRAY else leaf for leaf in still.leaves])
 
+    call.program = program  # pyright: ignore[reportAttributeAccessIssue]
     return call  # pyright: ignore[reportReturnType]
 
 

@@ -21,20 +21,18 @@ FEWEST_STEPS = 2_000
 
 
 @runtime_checkable
-class LimitedConfig(Protocol):
-    """A config whose training ends after some epochs, if that is sooner than its number of steps."""
+class SizedConfig(Protocol):
+    """A model's config; with a field `epochs`, training ends after these if that is sooner than its steps."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
-    @property
-    def epochs(self) -> int | None: ...
     @property
     def steps(self) -> int: ...
     @property
     def batch_size(self) -> int: ...
 
 
-ConfigT = TypeVar("ConfigT", bound=LimitedConfig)
+ConfigT = TypeVar("ConfigT", bound=SizedConfig)
 
 
 class EnsembleConfig(Algorithm, Protocol):
@@ -46,11 +44,16 @@ class EnsembleConfig(Algorithm, Protocol):
     def patience(self) -> int: ...
 
 
+def epochs_of(config: SizedConfig) -> int | None:
+    """Return the epochs after which a config's training ends; None if only its steps end it."""
+    return getattr(config, "epochs", None)
+
+
 def limited(config: ConfigT, rows: int) -> ConfigT:
     """Return the config with fewer gradient steps where its `epochs` over this number of rows end sooner."""
-    if config.epochs is None:
+    if (epochs := epochs_of(config)) is None:
         return config
-    enough = 1000 * math.ceil(config.epochs * rows / config.batch_size / 1000)  # so that few programs are compiled
+    enough = 1000 * math.ceil(epochs * rows / config.batch_size / 1000)  # so that few programs are compiled
     return replace(config, steps=min(config.steps, max(enough, FEWEST_STEPS)))
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from trajstitch.errors import InputError
-from trajstitch.models.fitting import LimitedConfig, limited
+from trajstitch.models.fitting import SizedConfig, epochs_of, limited
 from trajstitch.policies.bc import BC
 from trajstitch.policies.iql import IQL
 from trajstitch.stitching.config import MODELS, Preset, StitchConfig, preset
@@ -125,7 +125,7 @@ class PolicyPlan:
         return cls(dict.fromkeys(FEWEST_STEPS, steps), SEEDS, FEWEST_EPISODES, 0.0)
 
 
-def model_configs(config: StitchConfig) -> dict[str, LimitedConfig]:
+def model_configs(config: StitchConfig) -> dict[str, SizedConfig]:
     """Return the configs of a stitching's trained models, by the models' names."""
     found = {name: getattr(config, name) for name in MODELS}
     found |= {name: part for name, test in config.tests.items() if (part := _trained(test)) is not None}
@@ -152,8 +152,9 @@ def with_share(config: StitchConfig, share: float) -> StitchConfig:
     """Return the config with this share of every model's gradient steps and epochs."""
 
     def fewer(model: Any) -> Any:
-        epochs = model.epochs and max(1, round(share * model.epochs))
-        return replace(model, steps=_rounded(share * model.steps), epochs=epochs)
+        whole = epochs_of(model)
+        limits = {} if whole is None else {"epochs": max(1, round(share * whole))}
+        return replace(model, steps=_rounded(share * model.steps), **limits)
 
     return config if share == 1 else with_models(config, {n: fewer(m) for n, m in model_configs(config).items()})
 
