@@ -22,6 +22,7 @@ from trajstitch.policies import train as training
 from trajstitch.policies.action_error import unseen
 from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.policies.train import schedule, split_episodes
+from trajstitch.storage.runs import Run
 from trajstitch.storage.tensors import read_tensors
 
 TINY = ("--steps", "40", "--hidden", "8", "8", "--batch-size", "16", "--seeds", "2")
@@ -96,7 +97,7 @@ def test_every_policy_trains_and_is_evaluated(policy, source, tmp_path, capsys) 
     assert f"trajstitch evaluate {run}" in capsys.readouterr().out
     assert command("evaluate", str(run), "--episodes", "2", "--last", "--json") == 0
     result = json.loads(capsys.readouterr().out)
-    assert result == json.loads((run / "scores.json").read_text())
+    assert result == Run.open(run).read_json("scores")
     assert result["environment"] == "Pendulum-v1"
     assert np.shape(result["checkpoints"][-1]["returns"]) == (2, 2)
     score = 100 * (np.mean(result["checkpoints"][-1]["returns"], axis=1) + 1600) / 1450

@@ -80,7 +80,7 @@ def test_what_a_jump_test_returns_is_checked(own, said):
         trajstitch.stitch(collect(episodes=10, length=15), config)
 
 
-@pytest.mark.parametrize("data", ["npz:log.npz", None, np.zeros(3)])
+@pytest.mark.parametrize("data", [5, None, np.zeros(3)])
 def test_what_is_no_data_is_refused(data):
     for attempt in (lambda: trajstitch.stitch(data), lambda: trajstitch.train(data)):
         with pytest.raises(InputError, match="`data` must be Trajectories"):

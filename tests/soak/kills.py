@@ -2,7 +2,8 @@
 
 A case is a number: it says which job, and before which of its file events it is killed. Events are what Python does to
 files in the job's folder: making folders, opening for writing, waiting for the disk, renaming, removing. `python -m
-soak.kills FIRST COUNT` tries cases and prints a line of JSON for each.
+soak.kills FIRST COUNT` tries cases and prints a line of JSON for each. Jobs are forked, so the process must not have
+computed anything with JAX.
 """
 
 import hashlib
@@ -178,9 +179,20 @@ def _plain(path: Path) -> bytes:
 
 def attempt(case: int) -> Outcome:
     """Kill a job before one of its file events, do it again, and compare what it leaves."""
-    start, name = time.monotonic(), list(JOBS)[case % len(JOBS)]
+    name = list(JOBS)[case % len(JOBS)]
+    events, _ = _undisturbed(name)
+    return _killed_at(name, int(np.random.default_rng((18, case)).integers(len(events))), case)
+
+
+def attempt_before(name: str, event: str, case: int) -> Outcome:
+    """The same for a job and the last of its events of this name."""
+    events, _ = _undisturbed(name)
+    return _killed_at(name, len(events) - 1 - events[::-1].index(event), case)
+
+
+def _killed_at(name: str, at: int, case: int) -> Outcome:
+    start = time.monotonic()
     events, right = _undisturbed(name)
-    at = int(np.random.default_rng((18, case)).integers(len(events)))
     code, seen, found, said = _work(name, at)
     event = events[at] if len(seen) <= at else seen[at]
     verdict, detail = "same", ""
@@ -195,10 +207,15 @@ def attempt(case: int) -> Outcome:
 
 
 def main() -> None:
-    first, count = map(int, sys.argv[1:])
+    """Try cases, named by FIRST COUNT, or by a job and the event that it is killed before, several times."""
+    words = sys.argv[1:]
     try:
-        for case in range(first, first + count):
-            print(json.dumps(asdict(attempt(case))), flush=True)
+        if words[0].isdecimal():
+            found = map(attempt, range(int(words[0]), int(words[0]) + int(words[1])))
+        else:
+            found = map(attempt_before, words[::2], words[1::2], range(len(words)))
+        for outcome in found:
+            print(json.dumps(asdict(outcome)), flush=True)
     finally:
         shutil.rmtree(_home(), ignore_errors=True)
 

@@ -76,8 +76,10 @@ def built_in(name: str) -> BuiltIn:
     raise InputError(f"no built-in set {name!r}{did_you_mean(name, NAMES, cutoff=0.5)}: `trajstitch sets` lists them")
 
 
+LIKE_D4RL = tuple(f"{task}/{kind}" for task in TASKS for kind in _KINDS)
+"""The twelve sets that follow D4RL's recipes, which the paper's experiments are of."""
 NAMES = (
     MAZE,
-    *(f"{task}/{kind}" for task in TASKS for kind in _KINDS),
+    *LIKE_D4RL,
     *(f"{task}/noisy-expert-{percent:g}" for task in TASKS for percent in EXPERT_FRACTIONS),
 )

@@ -87,7 +87,7 @@ EXPERIMENT = Experiment(
         "passes in place of their plan."
     ),
     methods=METHODS,
-    sets=sets.NAMES[:12],
+    sets=sets.LIKE_D4RL,
     pairs=tuple((str(count), str(count - 1)) for count in range(1, MOST + 1)),
     draw=draw,
     more=more,

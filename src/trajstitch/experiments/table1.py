@@ -80,7 +80,7 @@ EXPERIMENT = Experiment(
         "of stitched data, the best for their starts. Paper's TS: with the preset `paper`, and greedy passes."
     ),
     methods=METHODS,
-    sets=sets.NAMES[:12],
+    sets=sets.LIKE_D4RL,
     pairs=PAIRS,
     draw=draw,
     paper=PAPER,
