@@ -1,5 +1,6 @@
 """Sets of SAC ladders: sampled policies, the replay of a run in proportion, and the choice of what is nearest."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +13,7 @@ from trajstitch.benchmark import sets
 from trajstitch.benchmark.collect import Collect, collect, recipe, replay
 from trajstitch.benchmark.d4rl_facts import D4RL, SetFacts, distance, misses
 from trajstitch.benchmark.ladder import Checkpoint, Ladder, load_ladder, save_ladder
-from trajstitch.benchmark.selection import TWIN_CHECKPOINTS, TWIN_UP_TO_MEDIUM, choose, twins
+from trajstitch.benchmark.selection import RANDOM, TWIN_CHECKPOINTS, TWIN_UP_TO_MEDIUM, Asked, Played, choose, twins
 from trajstitch.errors import InputError
 from trajstitch.experiments.full_size import experts_alone
 from trajstitch.policies.policy import sampled
@@ -105,11 +106,15 @@ def test_twins_are_the_checkpoints_nearest_to_d4rls_sets() -> None:
     curves = {0: curve(2_000, 100), 1: curve(3_600, 100)}
     random = np.random.default_rng(0)
 
-    def measure(policies):
-        found = [next(row for row in curves[seed] if row[0] == steps) for seed, steps in policies]
-        return [random.normal(mean, std, 50).tolist() for _, mean, std in found]
+    def play(asked: Sequence[Asked]) -> list[Played]:
+        found = []
+        for seed, at, steps in asked:
+            mean, std = (20.0, 5.0) if at == RANDOM else next(row[1:] for row in curves[seed] if row[0] == at)
+            length = 457  # of D4RL's medium set; the run's are given no lengths of their own
+            found.append(Played(random.normal(mean, std, steps // length).tolist(), [length] * (steps // length)))
+        return found
 
-    seed, steps, at = twins("hopper", curves, measure)
+    seed, steps, at = twins("hopper", 10_000, curves, play)
     assert seed == 1  # the other one never comes near to the expert
     assert at is not None
     means = {row[0]: row[1] for row in curves[1]}

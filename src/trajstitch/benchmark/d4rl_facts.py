@@ -5,7 +5,7 @@ The facts are those of D4RL v2 as public run logs print them. Those of medium-ex
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
@@ -67,6 +67,17 @@ _TASKS = ("hopper", "walker2d", "halfcheetah")
 D4RL: Mapping[str, SetFacts] = _FACTS | {
     f"{task}/medium-expert": _FACTS[f"{task}/medium"] + _FACTS[f"{task}/expert"] for task in _TASKS
 }
+
+
+def scaled(ours: SetFacts, original: SetFacts) -> SetFacts:
+    """Return the facts of a set with as many trajectories and transitions as it had at the original's size.
+
+    Where less than half of the original is collected, the size says nothing, but the length of the trajectories does.
+    """
+    ratio = original.transitions / ours.transitions
+    if ratio < 2:
+        return ours
+    return replace(ours, trajectories=round(ours.trajectories * ratio), transitions=original.transitions)
 
 
 def misses(ours: SetFacts, original: SetFacts, *names: str) -> dict[str, float]:

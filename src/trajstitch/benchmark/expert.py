@@ -8,18 +8,19 @@ state can't be saved in general; so a resumed run sees the same data as one that
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import numpy as np
 
+from trajstitch.benchmark.collect import SAMPLED, Part, Shard, roll_out
 from trajstitch.benchmark.exploration import Environment, Exploration, Explorer, environment, evaluate, unflatten
 from trajstitch.benchmark.ladder import TASKS, Checkpoint, Ladder, rounded, save_ladder
-from trajstitch.benchmark.selection import Chosen, Curve, Measure, best_policies, twins
+from trajstitch.benchmark.selection import RANDOM, Asked, Chosen, Curve, Play, Played, best_policies, twins
 from trajstitch.benchmark.training_run import TrainingRun
 from trajstitch.errors import InputError
 from trajstitch.evaluation.processes import evaluators, light_processes
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
     from trajstitch.policies.online import Online
 
 EVALUATION_SEED = 10_000
-MATCH_SEED, MATCH_EPISODES = 15_000, 50
-"""The checkpoints of a shortlist are measured on other seeds than those they came onto it by."""
+MATCH_SEED = 15_000
+"""The checkpoints of a shortlist are played on other seeds than those they came onto it by."""
 FINAL_SEED, FINAL_EPISODES = 20_000, 20
 """The ladder's are measured on other seeds than those they were chosen by."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -233,39 +236,45 @@ class Evaluations:
         return {"best_return": max(self.latest.values())} if self.latest else {}
 
 
-def build_ladder(folder: Path, seed: int | None = None) -> Ladder:
+def build_ladder(folder: Path) -> Ladder:
     """Make the ladder of a run from the checkpoints evaluated so far, and write it to the run's ladder.safetensors.
 
-    `benchmark/selection.py` says which seed (if none is given) and checkpoints are taken. They are rounded to half
-    precision and measured again, on 20 episodes that were not used for the choice.
+    `benchmark/selection.py` says which seed and checkpoints are taken. They are rounded to half precision and measured
+    again, on 20 episodes that were not used for the choice.
     """
     run = TrainingRun.open(folder, "expert")
     curves: dict[int, Curve] = {}
-    for one, steps, mean, std, _ in sorted(run.evaluations.values()):
-        if seed in (None, one):
-            curves[one] = [*curves.get(one, []), (steps, mean, std)]
+    for seed, steps, mean, std, _ in sorted(run.evaluations.values()):
+        curves[seed] = [*curves.get(seed, []), (steps, mean, std)]
     if not curves:
-        raise InputError(f"{folder}: no checkpoint {'' if seed is None else f'of seed {seed} '}has been evaluated yet")
+        raise InputError(f"{folder}: no checkpoint has been evaluated yet")
     facts, trained = run.facts, run.facts["config"]["algorithm"]
     name = facts["config"]["task"]
     task = environment(name)
 
     with light_processes(), evaluators(os.cpu_count() or 1) as pool:
 
-        def measure(policies: Sequence[tuple[int, int]], episodes: int, first_seed: int) -> list[list[float]]:
-            layers, count = [rounded(run.layers(*one)) for one in policies], len(policies)
-            return list(pool.map(evaluate, [task] * count, layers, [episodes] * count, [first_seed] * count))
+        def play(asked: Sequence[Asked]) -> list[Played]:
+            shards = [
+                Shard(
+                    task.name,
+                    Part([] if at == RANDOM else rounded(run.layers(seed, at)), SAMPLED, steps),
+                    (MATCH_SEED, seed, at, steps),
+                )
+                for seed, at, steps in asked
+            ]
+            return [Played(*one) for one in _known(pool.map(played, shards), f"Playing {name}", len(shards))]
 
-        chosen = select(name, trained, curves, lambda some: measure(some, MATCH_EPISODES, MATCH_SEED))
-        policies = [(chosen.seed, steps) for steps in chosen.steps]
-        logger.info(f"{name}: seed {chosen.seed} of {len(curves)} is taken; measuring {len(policies)} policies")
-        results = measure(policies, FINAL_EPISODES, FINAL_SEED)
+        chosen = select(name, trained, curves, play)
+        logger.info(f"{name}: seed {chosen.seed} of {len(curves)} is taken; measuring {len(chosen.steps)} policies")
+        layers, count = [rounded(run.layers(chosen.seed, steps)) for steps in chosen.steps], len(chosen.steps)
+        results = list(pool.map(evaluate, [task] * count, layers, [FINAL_EPISODES] * count, [FINAL_SEED] * count))
     ladder = Ladder(
         task=name,
         environment=task.name,
         checkpoints=tuple(
-            Checkpoint(steps, float(np.mean(returns)), float(np.std(returns)), len(returns), rounded(run.layers(*one)))
-            for one, steps, returns in zip(policies, chosen.steps, results, strict=True)
+            Checkpoint(steps, float(np.mean(returns)), float(np.std(returns)), len(returns), one)
+            for steps, one, returns in zip(chosen.steps, layers, results, strict=True)
         ),
         seed=chosen.seed,
         algorithm=trained["name"],
@@ -280,7 +289,21 @@ def build_ladder(folder: Path, seed: int | None = None) -> Ladder:
     return ladder
 
 
-def select(task: str, trained: Mapping[str, Any], curves: dict[int, Curve], measure: Measure) -> Chosen:
+def played(shard: Shard) -> tuple[list[float], list[int]]:
+    """Play a shard; return the returns and the lengths of its episodes."""
+    episodes = roll_out(shard)
+    return [float(one.rewards.sum()) for one in episodes], [len(one.rewards) for one in episodes]
+
+
+def _known(results: Iterable[T], what: str, count: int) -> Iterator[T]:
+    """Yield results as they come, and show how many there are."""
+    with progress(what, count, "policies") as advance:
+        for one in results:
+            advance()
+            yield one
+
+
+def select(task: str, trained: Mapping[str, Any], curves: dict[int, Curve], play: Play) -> Chosen:
     """Choose the seed and checkpoints of a ladder, by what they are for."""
     matched = trained["name"] == "sac" and task in TASKS and any(len(rows) > 1 for rows in curves.values())
-    return twins(task, curves, measure) if matched else best_policies(curves)
+    return twins(task, trained["start_steps"], curves, play) if matched else best_policies(curves)

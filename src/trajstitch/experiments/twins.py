@@ -1,7 +1,6 @@
-"""The page about the built-in sets beside D4RL's, and the choice of the seed whose sets come nearest.
+"""The page about the built-in sets beside D4RL's.
 
 python -m trajstitch.experiments.twins measure
-python -m trajstitch.experiments.twins choose runs/expert-hopper-seed-0
 """
 
 import json
@@ -10,16 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from tyro.conf import Positional
 
 from trajstitch.benchmark import sets
 from trajstitch.benchmark.collect import Collect, collect
-from trajstitch.benchmark.d4rl_facts import D4RL, TOLERANCES, SetFacts, distance, misses
-from trajstitch.benchmark.expert import build_ladder
+from trajstitch.benchmark.d4rl_facts import D4RL, TOLERANCES, SetFacts, misses, scaled
 from trajstitch.benchmark.ladder import Ladder, load_ladder, shipped
-from trajstitch.benchmark.training_run import TrainingRun
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.errors import InputError
 from trajstitch.evaluation.scores import Summary
 from trajstitch.experiments import pages
 from trajstitch.experiments.cells import read_results, rounded, score
@@ -35,10 +30,8 @@ from trajstitch.storage.runs import write_json
 BINS = 40
 """Of the histograms, which reach from the least to a tenth above the best return of the task's sets in D4RL; returns
 beyond are counted in the outermost."""
-SETS = sets.NAMES[:12]
+SETS = sets.LIKE_D4RL
 """The sets that D4RL has too, in the page's order."""
-COMPARED = ("medium", "medium-replay", "expert")
-"""The kinds of sets by which the seed of a run is chosen."""
 LEARNERS = {"bc": "BC", "top-bc": "10 % BC", "td3-bc": "TD3+BC", "iql": "IQL"}
 _PUBLISHED = {
     "bc": {"hopper": (53.5, 29.8, 52.3), "halfcheetah": (42.4, 35.7, 56.0), "walker2d": (63.2, 21.8, 99.0)},
@@ -67,16 +60,6 @@ class Measure:
     """Results of `trajstitch reproduce table1`, for the scores of learners on these sets."""
     to: Path = Path("docs/results/sets.md")
     """The page; its numbers and its figure are put beside it."""
-
-
-@dataclass(frozen=True)
-class Choose:
-    """Choose the seed of a SAC run whose sets are nearest to D4RL's, and make its ladder that of the run."""
-
-    run: Positional[Path]
-    """The folder of a finished `trajstitch expert TASK --algorithm sac`."""
-    transitions: Annotated[int, Bounds(1)] = 100_000
-    """Transitions of each set that is compared."""
 
 
 def measure(asked: Measure) -> None:
@@ -117,39 +100,6 @@ def described(name: str, data: Trajectories) -> dict[str, Any]:
     counts, edges = np.histogram(np.clip(data.returns, low, high), BINS, (low, high))
     facts = asdict(SetFacts.of(data.returns, data.steps))
     return {"facts": rounded(facts), "counts": counts.tolist(), "edges": rounded(edges.tolist())}
-
-
-def scaled(ours: SetFacts, original: SetFacts) -> SetFacts:
-    """Return the facts of a set with as many trajectories and transitions as it had at the original's size.
-
-    Where less than half of the original is collected, the size says nothing, but the length of the trajectories does.
-    """
-    ratio = original.transitions / ours.transitions
-    if ratio < 2:
-        return ours
-    counts = {"trajectories": round(ours.trajectories * ratio), "transitions": original.transitions}
-    return SetFacts(**asdict(ours) | counts)
-
-
-def choose(asked: Choose) -> None:
-    run = TrainingRun.open(asked.run, "expert")
-    task = run.facts["config"]["task"]
-    if f"{task}/medium" not in D4RL or run.facts["config"]["algorithm"]["name"] != "sac":
-        raise InputError(
-            f"{asked.run}: D4RL has no sets of {task} that are made with {run.facts['config']['algorithm']}"
-        )
-    found: dict[int, float] = {}
-    for seed in run.curves():
-        build_ladder(asked.run, seed)
-        found[seed] = 0.0
-        for kind in COMPARED:
-            name = f"{task}/{kind}"
-            data = collect(Collect(name, asked.transitions, ladder=asked.run / "ladder.safetensors"))
-            found[seed] += distance(scaled(SetFacts.of(data.returns, data.steps), D4RL[name]), D4RL[name])
-        print(f"seed {seed}: {found[seed]:.1f} tolerances from D4RL's sets")
-    best = min(found, key=lambda seed: found[seed])
-    build_ladder(asked.run, best)
-    print(f"{asked.run / 'ladder.safetensors'}: seed {best}")
 
 
 def page(known: dict[str, Any], asked: Measure) -> str:
@@ -250,4 +200,4 @@ def draw(known: dict[str, Any], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    run_command({Measure: measure, Choose: choose})
+    run_command({Measure: measure})
