@@ -10,7 +10,7 @@ from trajstitch.storage.atomic import replacing
 from trajstitch.storage.markdown import markdown_table, safe_markdown
 
 AIMS = {"hopper": 3_300, "walker2d": 4_500, "halfcheetah": 10_000}
-"""The return that each task's expert should reach."""
+"""The return that each task's expert should reach, where it is not to be like D4RL's."""
 
 
 def write_report(ladders: Sequence[str | Path], path: Path) -> None:
@@ -27,21 +27,24 @@ def ladder_report(ladders: Sequence[Ladder]) -> str:
     lines = [
         "# The shipped ladders",
         "",
-        "Policies saved along TD3 training runs, from which `trajstitch collect` makes the built-in sets. "
-        "This page is written by `python -m trajstitch.experiments.ladders report`. A return is the mean ± standard "
-        "deviation over episodes without noise of the policy as shipped, rounded to half precision; those episodes "
-        "were not used to choose it.",
+        "Policies saved along training runs, from which `trajstitch collect` makes the built-in sets: those that "
+        "follow D4RL's recipes with SAC's policies, the noisy-expert ones with TD3's. This page is written by "
+        "`python -m trajstitch.experiments.ladders report`. A return is the mean ± standard deviation over episodes of "
+        "the policy as shipped, rounded to half precision, sampled if it is stochastic and without noise otherwise; "
+        "those episodes were not used to choose it. How near SAC's policies are to those behind D4RL's sets: "
+        "[sets.md](sets.md).",
         "",
     ]
     rows = []
     for ladder in ladders:
-        aim, reached = AIMS.get(ladder.task), plus_minus(ladder.expert.mean_return, ladder.expert.std_return)
+        aim, reached = aim_of(ladder), plus_minus(ladder.expert.mean_return, ladder.expert.std_return)
         aims = ["", ""] if aim is None else [f"≥ {aim:,}", "yes" if ladder.expert.mean_return >= aim else "no"]
-        rows.append([ladder.task, ladder.environment, reached, *aims, str(len(ladder.curves)), str(ladder.seed)])
-    head = ("task", "environment", "expert's return", "aim", "reached", "seeds trained", "best seed")
+        seeds = str(len(ladder.curves)), str(ladder.seed)
+        rows.append([ladder.task, ladder.algorithm.upper(), ladder.environment, reached, *aims, *seeds])
+    head = ("task", "trained with", "environment", "expert's return", "aim", "reached", "seeds trained", "seed taken")
     lines.append(markdown_table(head, rows))
     for ladder in ladders:
-        lines += ["", f"## {ladder.task}", "", *section(ladder)]
+        lines += ["", f"## {ladder.task}, {ladder.algorithm.upper()}", "", *section(ladder)]
     return "\n".join(lines) + "\n"
 
 
@@ -49,12 +52,12 @@ def section(ladder: Ladder) -> list[str]:
     """Return the lines of one ladder's section."""
     ends = {seed: np.mean([value for _, value in curve[-10:]]) for seed, curve in sorted(ladder.curves.items())}
     lines = [
-        f"![Training curves of every {ladder.task} seed]({figure(ladder)})",
+        f"![Training curves of every {ladder.task} seed of {ladder.algorithm.upper()}]({figure(ladder)})",
         "",
     ]
     rows = []
     for index, checkpoint in enumerate(ladder.checkpoints):
-        role = "medium" if index == ladder.medium_index else "expert" if checkpoint is ladder.expert else ""
+        role = "expert" if checkpoint is ladder.expert else "medium" if index == ladder.medium_index else ""
         value = plus_minus(checkpoint.mean_return, checkpoint.std_return)
         rows.append([f"{checkpoint.steps:,}", value, str(checkpoint.episodes), role])
     return [
@@ -84,9 +87,9 @@ def draw(ladder: Ladder, path: Path) -> None:
     steps = [checkpoint.steps for checkpoint in ladder.checkpoints]
     returns = [checkpoint.mean_return for checkpoint in ladder.checkpoints]
     axes.plot(steps, returns, "k.", markersize=5, label="ladder", zorder=4)
-    if ladder.task in AIMS:
-        axes.axhline(AIMS[ladder.task], color="0.6", linewidth=0.8, linestyle="--", label="aim")
-    axes.set(xlabel="environment steps", ylabel="return", title=ladder.environment)
+    if (aim := aim_of(ladder)) is not None:
+        axes.axhline(aim, color="0.6", linewidth=0.8, linestyle="--", label="aim")
+    axes.set(xlabel="environment steps", ylabel="return", title=f"{ladder.environment}, {ladder.algorithm.upper()}")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k")
     axes.legend(fontsize="x-small", frameon=False)
     with replacing(path, force=True) as fresh:
@@ -95,7 +98,12 @@ def draw(ladder: Ladder, path: Path) -> None:
 
 def figure(ladder: Ladder) -> str:
     """Return the name of the ladder's figure."""
-    return f"ladder-{ladder.task}.svg"
+    return f"ladder-{ladder.task}{'' if ladder.algorithm == 'td3' else f'-{ladder.algorithm}'}.svg"
+
+
+def aim_of(ladder: Ladder) -> int | None:
+    """Return what the expert should reach, if anything."""
+    return AIMS.get(ladder.task) if ladder.algorithm == "td3" else None
 
 
 def plus_minus(mean: float, deviation: float) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from trajstitch.benchmark.ladder import TASKS
+from trajstitch.benchmark.ladder import ALGORITHMS, TASKS, shipped
 from trajstitch.benchmark.ladder_report import write_report
 from trajstitch.experiments.command import run_command
 
@@ -17,14 +17,15 @@ from trajstitch.experiments.command import run_command
 class Report:
     """Write the page."""
 
-    ladders: Positional[tuple[str, ...]] = tuple(TASKS)
-    """Ladders, by task or file."""
+    ladders: Positional[tuple[str, ...]] = ()
+    """Ladders, by task or file; all that are shipped, if none are named."""
     to: Path = Path("docs/results/ladders.md")
     """The page."""
 
 
 def report(asked: Report) -> None:
-    write_report(asked.ladders, asked.to)
+    every = [path for name in ALGORITHMS[::-1] for task in TASKS if (path := shipped(task, name)).exists()]
+    write_report(asked.ladders or every, asked.to)
     print(asked.to)
 
 
