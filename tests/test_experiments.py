@@ -12,9 +12,21 @@ import pytest
 import trajstitch
 from test_stitching import GREEDY, SMALL
 from trajstitch import Metadata, formats, stitch, train
+from trajstitch.benchmark import sets
 from trajstitch.errors import InputError
 from trajstitch.experiments import demo, grid
-from trajstitch.experiments.cells import Cell, Data, Learner, Result, Stitching, read_results, save_results, score
+from trajstitch.experiments.cells import (
+    Cell,
+    Data,
+    Learner,
+    Result,
+    Stitching,
+    digest,
+    is_stale,
+    read_results,
+    save_results,
+    score,
+)
 from trajstitch.learning.fit import State
 from trajstitch.policies.bc import BC
 from trajstitch.policies.policy import Policy, load_policies
@@ -214,6 +226,21 @@ def test_cells_of_one_learner_and_size_are_grouped():
     asked = [Cell(data, Learner(BRIEF, top), how) for how in (None, PLANNED) for data in sizes for top in (1.0, 0.1)]
     found = grid.groups([*asked, Cell(REPLAY, Learner(BC()))], sizes)
     assert [len(group) for group in found] == [4, 4, 4, 4, 1]
+
+
+def test_a_set_of_other_policies_is_other_data(monkeypatch):
+    cell = Cell(REPLAY, Learner(BRIEF))
+    result = {"config": cell.config}
+    assert not is_stale(result)
+    monkeypatch.setattr(sets, "made_with", lambda name: "others")
+    assert is_stale(result)
+    assert Cell(REPLAY, Learner(BRIEF)).key != digest(result["config"])
+    assert REPLAY.name != cell.data.source
+
+
+def test_sets_of_td3_and_own_data_are_named_as_ever():
+    assert sets.made_with("hopper/medium") is not None
+    assert {sets.made_with(name) for name in ("hopper/noisy-expert-5", sets.MAZE, "npz:log.npz")} == {None}
 
 
 def test_data_that_has_changed_is_refused(measured, tmp_path, monkeypatch):

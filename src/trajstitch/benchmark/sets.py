@@ -4,8 +4,11 @@ They follow D4RL's recipes with policies of our own; they are not D4RL's data. A
 part is a policy of the task's ladder: a deterministic one with an amount of action noise, or a stochastic one sampled.
 """
 
+import hashlib
 import re
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from trajstitch.benchmark.ladder import TASKS, shipped
 from trajstitch.errors import InputError, did_you_mean
@@ -74,6 +77,21 @@ def built_in(name: str) -> BuiltIn:
             return BuiltIn(task, kind, 12_000)
         return BuiltIn(task, kind, _REPLAY_SIZES[task] if kind == "medium-replay" else _SIZES[kind])
     raise InputError(f"no built-in set {name!r}{did_you_mean(name, NAMES, cutoff=0.5)}: `trajstitch sets` lists them")
+
+
+def made_with(name: str) -> str | None:
+    """Return a short hash of the policies that a built-in set is made with, or None for other data and those of TD3.
+
+    Results on sets that were made with other policies are of other data.
+    """
+    if name not in NAMES or (which := built_in(name)).algorithm == "td3" or name == MAZE:
+        return None
+    return _hash(shipped(which.task, which.algorithm))
+
+
+@cache
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:10]
 
 
 LIKE_D4RL = tuple(f"{task}/{kind}" for task in TASKS for kind in _KINDS)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from trajstitch.benchmark import sets
 from trajstitch.data.environments import normalised
 from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.errors import InputError
@@ -42,7 +43,13 @@ class Data:
     @property
     def name(self) -> str:
         """A file name that says what the data is."""
-        return f"{slug(self.source)}-{digest(asdict(self))}"
+        return f"{slug(self.source)}-{digest(self.facts)}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the data depends on, as JSON values. Sets of TD3's policies have the names they always had."""
+        policies = sets.made_with(self.source)
+        return asdict(self) | ({} if policies is None else {"policies": policies})
 
 
 @dataclass(frozen=True)
@@ -113,7 +120,7 @@ class Cell:
     def config(self) -> dict[str, Any]:
         """Everything that the result depends on, beside the code, as JSON values."""
         config = {
-            "data": asdict(self.data),
+            "data": self.data.facts,
             "stitching": self.stitching and self.stitching.facts | {"gives": self.stitching.gives},
             "learner": self.learner.facts,
             "seed": self.seed,
@@ -138,6 +145,12 @@ class Cell:
         stitched = f", stitched ({how.name}, seed {how.seed}, {how.gives})" if how else ""
         top = f", best {self.learner.top:.0%}" if self.learner.top < 1 else ""
         return f"{type(self.learner.algorithm).__name__} on {self.data.source}{stitched}{top}, seed {self.seed}"
+
+
+def is_stale(result: Result) -> bool:
+    """Return whether a result is of a built-in set as it was made with other policies than now."""
+    data = result["config"]["data"]
+    return data.get("policies") != sets.made_with(data["source"])
 
 
 def score(result: Result) -> float:

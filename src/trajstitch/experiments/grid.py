@@ -240,7 +240,7 @@ class Bench:
                 loaded = formats.load(f"npz:{path}")
             if not file.exists():
                 facts = {name: getattr(loaded, name) for name in ("observation_size", "action_size", "fingerprint")}
-                write_json(file, rounded({**asdict(data), **facts, "seconds": time.monotonic() - start}))
+                write_json(file, rounded({**data.facts, **facts, "seconds": time.monotonic() - start}))
             if json.loads(file.read_text())["fingerprint"] != loaded.fingerprint:
                 raise InputError(f"{data.source} has changed since {file} was written: measure in another folder")
         return loaded

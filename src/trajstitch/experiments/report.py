@@ -9,7 +9,7 @@ import numpy as np
 
 from trajstitch.benchmark import sets
 from trajstitch.evaluation.scores import Summary
-from trajstitch.experiments.cells import Result, best_score, score
+from trajstitch.experiments.cells import Result, best_score, is_stale, score
 from trajstitch.experiments.comparison import NONE, TRIALS, Scores, Table, false_alarms, probability
 from trajstitch.experiments.experiment import Experiment
 from trajstitch.experiments.expert_distance import DISTANCES
@@ -61,6 +61,7 @@ def conditions(table: Table, experiment: Experiment) -> dict[str, Any]:
     presets = unique(result["config"]["stitching"]["name"] for result in table.results if result["config"]["stitching"])
     return {
         "built_in": all(one["source"] in sets.NAMES for one in data),
+        "stale": any(map(is_stale, table.results)),
         "full_size": all(
             result["config"]["data"]["source"] in sets.NAMES
             and result["transitions"] >= sets.built_in(result["config"]["data"]["source"]).transitions

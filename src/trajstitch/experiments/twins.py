@@ -17,7 +17,7 @@ from trajstitch.benchmark.ladder import Ladder, load_ladder, shipped
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.evaluation.scores import Summary
 from trajstitch.experiments import pages
-from trajstitch.experiments.cells import read_results, rounded, score
+from trajstitch.experiments.cells import is_stale, read_results, rounded, score
 from trajstitch.experiments.command import run_command
 from trajstitch.experiments.comparison import NONE
 from trajstitch.experiments.figures import COLOURS, INK, svg, tasks_of
@@ -164,8 +164,10 @@ def learner_table(results: Path) -> str | None:
     if not results.exists():
         return None
     scores: dict[tuple[str, str], list[float]] = {}
-    for one in read_results(results):
+    for one in (one for one in read_results(results) if not is_stale(one)):
         scores.setdefault((one["set"], one["method"]), []).append(score(one))
+    if not scores:
+        return None
 
     def ours(name: str, method: str) -> str:
         some = scores.get((name, method))
