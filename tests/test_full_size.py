@@ -9,7 +9,7 @@ from trajstitch.experiments.full_size import Piece, Plan, Run, pieces, plan, run
 
 def test_every_piece_is_named_once_and_unknown_ones_are_refused(capsys):
     names = [piece.name for piece in pieces(Plan())]
-    assert len(set(names)) == len(names) == 7
+    assert len(set(names)) == len(names) == 4
     plan(Plan())
     page = capsys.readouterr().out
     assert all(f"| {name} |" in page for name in names)
@@ -19,35 +19,37 @@ def test_every_piece_is_named_once_and_unknown_ones_are_refused(capsys):
 
 @pytest.fixture
 def counting(tmp_path, monkeypatch):
-    """Pieces that are small scripts: one is done at its second call, one never ends."""
+    """A piece that is a small script: each of its two sets is done at its second call."""
     (tmp_path / "twice.py").write_text(
         "import pathlib, sys\n"
-        "seen = pathlib.Path('calls'); seen.write_text(seen.read_text() + 'x' if seen.exists() else 'x')\n"
-        "print(f'{min(len(seen.read_text()), 2)} of 2 cells are measured', file=sys.stderr)\n"
+        "names = sys.argv[2:sys.argv.index('--time-limit')]\n"
+        "for name in names: pathlib.Path(name).open('a').write('x')\n"
+        "done = sum(len(pathlib.Path(name).read_text()) > 1 for name in names)\n"
+        "print(f'{done} of {len(names)} cells are measured', file=sys.stderr)\n"
     )
-    (tmp_path / "endless.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    twice = Piece("twice", ("twice",), 1.0, "")
-    monkeypatch.setattr(full_size, "pieces", lambda _: [twice])
-    return twice, Piece("endless", ("endless", str(tmp_path / "none")), 1.0, "", limited=False)
+    monkeypatch.setattr(full_size, "pieces", lambda _: [Piece("twice", ("twice",), ("one", "two"), 1.0, "")])
+    return tmp_path
 
 
-def test_a_piece_is_called_again_until_all_its_cells_are_measured(counting, tmp_path, capsys):
-    asked = Run(folder=tmp_path / "full", minutes=5)
+def test_a_piece_is_called_again_until_all_its_cells_are_measured(counting, capsys):
+    asked = Run(folder=counting / "full", minutes=5)
     run(asked)
     assert "twice: not done yet" in capsys.readouterr().out
     run(asked)
     assert "left: nothing" in capsys.readouterr().out
     run(asked)
-    assert (tmp_path / "calls").read_text() == "xx"
+    assert (counting / "one").read_text() == (counting / "two").read_text() == "xx"
 
 
-def test_a_piece_that_takes_no_limit_is_interrupted(counting):
-    assert work(counting[1], 0.5) is False
+def test_sets_are_measured_side_by_side_and_then_counted_together(counting, capsys):
+    run(Run(folder=counting / "full", minutes=5, processes=2))
+    assert "twice: done" in capsys.readouterr().out
+    assert (counting / "one").read_text() == (counting / "two").read_text() == "xx"
 
 
 def test_a_piece_that_fails_is_named_with_its_command():
-    failing = Piece("failing", ("trajstitch", "reproduce", "tabel1"), 1.0, "")
+    failing = Piece("failing", ("trajstitch", "reproduce", "tabel1"), ("hopper/medium",), 1.0, "")
     with pytest.raises(InputError, match="failing failed with exit code 2: trajstitch reproduce tabel1"):
         work(failing, 60)

@@ -1,19 +1,23 @@
 """The experiments at full size, in pieces that end before a time limit: the same call goes on where the last one ended.
 
 python -m trajstitch.experiments.full_size plan
-python -m trajstitch.experiments.full_size run --minutes 9
+python -m trajstitch.experiments.full_size run --minutes 9 --processes 6
 
-The pieces are commands of this package that resume. A ladder's training is interrupted and resumes from its last
-snapshot; experiments stop by themselves, and share one folder, so that data, stitchings and policies are made once.
+The pieces are commands of this package that resume and stop by themselves, each for one set after the other or for
+several at once. They share one folder, so that data, stitchings and policies are made once.
 """
 
 import json
+import os
 import re
-import signal
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -23,6 +27,7 @@ from tyro.conf import Positional
 from trajstitch.benchmark.ladder import SHIPPED, TASKS, Ladder, load_ladder, save_ladder, shipped
 from trajstitch.errors import InputError
 from trajstitch.experiments.command import run_command
+from trajstitch.experiments.reproduce import EXPERIMENTS
 from trajstitch.learning.bounds import Bounds
 from trajstitch.progress import logger
 from trajstitch.storage.atomic import replacing
@@ -36,16 +41,16 @@ RESERVE_SECONDS = 40.0
 
 
 class Piece(NamedTuple):
-    """A command, which is called again until it is done."""
+    """An experiment, whose command is called again until it is done."""
 
     name: str
     command: tuple[str, ...]
+    sets: tuple[str, ...]
+    """Measured side by side, as far as there are processes for them."""
     minutes: float
-    """Estimated, on an H200 with 16 cores."""
+    """Estimated, on an H200 with 16 cores and one process."""
     why: str
     """What the estimate comes from."""
-    limited: bool = True
-    """Whether the command takes --time-limit; otherwise it is interrupted, and resumes with --resume."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +62,7 @@ class Size:
     only: tuple[str, ...] = ()
     """Names of the pieces to work on; all if none are named."""
     small: bool = False
-    """Rehearse: tiny trainings and experiments, whose numbers mean nothing."""
+    """Rehearse: tiny experiments, whose numbers mean nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,35 +76,23 @@ class Run(Size):
 
     minutes: Annotated[float, Bounds(0)] = 9.0
     """Minutes that this call may take."""
+    processes: Annotated[int, Bounds(1)] = 1
+    """Sets of an experiment that are measured side by side. On one GPU they share it, by NVIDIA's MPS where that is
+    installed, which small networks make far better use of than one process does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ship:
-    """Put the SAC ladders that were trained where the built-in sets find them; of those tasks' TD3 ladders, only the
-    expert stays, from which the expert-fraction sets are made."""
+    """Put SAC ladders that were trained where the built-in sets find them; of those tasks' TD3 ladders, only the expert
+    stays, from which the expert-fraction sets are made."""
 
     folder: Positional[Path]
-    """The folder of the trainings."""
+    """The folder of the trainings, each of which is in sac-TASK."""
 
 
 def pieces(asked: Size) -> list[Piece]:
-    """Return all pieces, in order: what comes first is needed by what follows."""
-    folder, small = asked.folder, asked.small
-    train = ["--steps", "3000000", "--seeds", "5", "--evaluators", "8"]
-    if small:
-        train = ["--steps", "12000", "--checkpoint-every", "2000", "--snapshot-every", "2000", "--episodes", "1"]
-    experts = [
-        Piece(
-            f"expert-{task}",
-            ("trajstitch", "expert", task, "--algorithm", "sac", *train, "--run", str(folder / f"sac-{task}")),
-            17.0,
-            "3M steps of 5 seeds: updates as five TD3+BC (128 s a million) and 1.4 times that, beside the environments "
-            "(5,000 steps/s a process)",
-            limited=False,
-        )
-        for task in TASKS
-    ]
-    size = ["--size", "small", "--sets", "hopper/medium-replay", "--methods"] if small else []
+    """Return all pieces, in order."""
+    size = ["--size", "small"] if asked.small else []
     sizes = {
         "table1": (210.0, "20 TD3+BC in 402 s, 20 IQL in 590 s, stitchings and clones as first-table.md has them"),
         "expert-fraction": (
@@ -109,27 +102,29 @@ def pieces(asked: Size) -> list[Piece]:
         "iterations": (120.0, "greedy passes of 12 sets, 850 s for four sets' five passes together"),
         "ablation": (90.0, "17 rows on four sets; models are shared by most"),
     }
-    tries = {"table1": ["bc", "ts-bc"], "iterations": ["0", "1"], "ablation": ["ts-bc", "filtered"]}
-    experiments = [
+    tries = {
+        "table1": ["--methods", "bc", "ts-bc"],
+        "iterations": ["--methods", "0", "1"],
+        "ablation": ["--methods", "ts-bc", "filtered"],
+        "expert-fraction": ["--methods", "bc", "--checkpoints", "1"],
+    }
+    found = [
         Piece(
             name,
-            (
-                *("trajstitch", "reproduce", name, "--folder", str(folder)),
-                *(([*size, *tries[name]] if name in tries else _noisy()) if small else []),
-            ),
+            ("trajstitch", "reproduce", name, "--folder", str(asked.folder), *(size + tries[name] if size else [])),
+            _small(name) if asked.small else tuple(EXPERIMENTS[name].sets),
             *estimate,
         )
         for name, estimate in sizes.items()
     ]
-    found = [*experts, *experiments]
     unknown = set(asked.only) - {piece.name for piece in found}
     if unknown:
         raise InputError(f"no piece {sorted(unknown)[0]!r}: choose from {', '.join(piece.name for piece in found)}")
     return [piece for piece in found if not asked.only or piece.name in asked.only]
 
 
-def _noisy() -> list[str]:
-    return ["--size", "small", "--sets", "hopper/noisy-expert-40", "--methods", "bc", "--checkpoints", "1"]
+def _small(name: str) -> tuple[str, ...]:
+    return ("hopper/noisy-expert-40",) if name == "expert-fraction" else ("hopper/medium-replay", "hopper/medium")
 
 
 def plan(asked: Plan) -> None:
@@ -139,53 +134,71 @@ def plan(asked: Plan) -> None:
     ]
     print(markdown_table(["piece", "", "minutes", "estimated from", "command"], rows))
     left = sum(piece.minutes for piece, done in _with_progress(asked) if not done)
-    print(f"\nAbout {left:.0f} minutes of an H200 are left, in calls of `run --minutes 9`.")
+    print(
+        f"\nAbout {left:.0f} minutes of an H200 are left, in calls of `run --minutes 9`; less with several processes."
+    )
 
 
 def run(asked: Run) -> None:
     end = time.monotonic() + 60 * asked.minutes
-    for piece, done in _with_progress(asked):
-        left = end - time.monotonic()
-        if done:
-            continue
-        if left < LEAST_SECONDS:
-            break
-        start = time.monotonic()
-        finished = work(piece, left)
-        known = _progress(asked.folder)
-        seconds = known.get(piece.name, {}).get("seconds", 0.0) + time.monotonic() - start
-        write_json(asked.folder / "progress.json", known | {piece.name: {"done": finished, "seconds": round(seconds)}})
-        print(f"{piece.name}: {'done' if finished else 'not done yet'} after {seconds / 60:.1f} minutes in all")
+    with shared_gpu() as environment:
+        for piece, done in _with_progress(asked):
+            left = end - time.monotonic()
+            if done:
+                continue
+            if left < LEAST_SECONDS:
+                break
+            start = time.monotonic()
+            finished = work(piece, left, asked.processes, environment)
+            known = _progress(asked.folder)
+            seconds = known.get(piece.name, {}).get("seconds", 0.0) + time.monotonic() - start
+            write_json(
+                asked.folder / "progress.json", known | {piece.name: {"done": finished, "seconds": round(seconds)}}
+            )
+            print(f"{piece.name}: {'done' if finished else 'not done yet'} after {seconds / 60:.1f} minutes in all")
     undone = [piece.name for piece, done in _with_progress(asked) if not done]
     print(f"left: {', '.join(undone) or 'nothing'}")
 
 
-def work(piece: Piece, seconds: float) -> bool:
+@contextmanager
+def shared_gpu() -> Iterator[dict[str, str]]:
+    """Let several processes compute on one GPU at the same time; yield the variables that they need."""
+    command = shutil.which("nvidia-cuda-mps-control")
+    if command is None:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        environment = os.environ | variables
+        subprocess.run([command, "-d"], env=environment, check=False)
+        try:
+            yield variables | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        finally:
+            subprocess.run([command], env=environment, input="quit\n", text=True, check=False)
+
+
+def work(piece: Piece, seconds: float, processes: int = 1, environment: Mapping[str, str] | None = None) -> bool:
     """Work on a piece for this long; return whether it is done. Raise if its command failed."""
-    command = [sys.executable, "-m", *piece.command]
-    if piece.limited:
-        command += ["--time-limit", str(max(seconds - RESERVE_SECONDS, 1.0))]
-        result = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + seconds
+
+    def call(sets: tuple[str, ...], least: float) -> str:
+        limit = max(end - time.monotonic() - RESERVE_SECONDS, least)
+        command = [sys.executable, "-m", *piece.command, "--sets", *sets, "--time-limit", str(limit)]
+        result = subprocess.run(
+            command, check=False, stderr=subprocess.PIPE, text=True, env=os.environ | (environment or {})
+        )
         sys.stderr.write(result.stderr)
-        _require_success(piece, result.returncode)
-        counts = re.search(r"([\d,]+) of ([\d,]+) cells are measured", result.stderr)
-        return counts is not None and counts[1] == counts[2]
-    if (Path(piece.command[-1]) / "run.json").exists():
-        command.append("--resume")
-    process = subprocess.Popen(command)
-    try:
-        code = process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)
-        process.wait()
-        return False
-    _require_success(piece, code)
-    return True
+        if result.returncode:
+            raise InputError(
+                f"{piece.name} failed with exit code {result.returncode}: {' '.join((*piece.command, '--sets', *sets))}"
+            )
+        return result.stderr
 
-
-def _require_success(piece: Piece, code: int) -> None:
-    if code:
-        raise InputError(f"{piece.name} failed with exit code {code}: {' '.join(piece.command)}")
+    if processes > 1:
+        with ThreadPoolExecutor(processes) as pool:
+            list(pool.map(lambda name: call((name,), 1.0), piece.sets))
+    counts = re.search(r"([\d,]+) of ([\d,]+) cells are measured", call(piece.sets, 1.0))
+    return counts is not None and counts[1] == counts[2]
 
 
 def ship(asked: Ship) -> None:
