@@ -67,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = run(sys.argv[1:] if arguments is None else arguments)
     except SystemExit as error:  # tyro's, of --help and wrong usage; or of SIGTERM
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if stopping.asked.is_set():
+            _interrupted()
     interrupts.finish(code)
 
 
