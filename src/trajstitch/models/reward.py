@@ -252,7 +252,7 @@ def _report(error: np.ndarray, guess: np.ndarray, data: Trajectories, steps: np.
     mean_error, baseline = (float(np.square(part).mean(dtype=np.float64)) for part in (error, guess))
     share = explained(mean_error, baseline, float(np.square(data.rewards[steps]).mean(dtype=np.float64)))
     episode = np.unique(data.episode_of_step[steps], return_inverse=True)[1]
-    gain = np.bincount(episode, np.square(guess) - np.square(error))
+    gain = np.bincount(episode, np.square(guess) - np.square(error)) / np.bincount(episode)
     spread = gain.std() / max(len(gain) - 1, 1) ** 0.5
     facts = {"reward_error": mean_error**0.5, "baseline": baseline**0.5, "R²": share}
     return FitReport("reward", share > 0.1 and (baseline == 0 or bool(gain.mean() >= MIN_T * spread)), facts)
