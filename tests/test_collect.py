@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trajstitch.benchmark import sets
+from trajstitch.benchmark.behaviour import behave
 from trajstitch.benchmark.collect import LANES, Collect, Part, _pieces, clean_episodes, collect, recipe
-from trajstitch.benchmark.ladder import TASKS, load_ladder
+from trajstitch.benchmark.ladder import TASKS, load_ladder, shipped
 from trajstitch.benchmark.lanes import Lanes
 from trajstitch.data.environments import environment_id, normalised
 from trajstitch.errors import InputError
-from trajstitch.policies.policy import act
 
 
 @pytest.mark.parametrize("name", ["hopper/medium-replay", "hopper/noisy-expert-10"])
@@ -34,7 +34,7 @@ def test_other_seed_gives_other_data():
 @pytest.mark.parametrize("task", TASKS)
 def test_lanes_do_what_the_environment_does_bit_for_bit(task, checkpoint):
     """Falls, a weak policy's flailing and an expert's run, each beside Gymnasium's own environment."""
-    layers = load_ladder(task).checkpoints[checkpoint].layers
+    layers = load_ladder(shipped(task, "sac")).checkpoints[checkpoint].layers
     lanes = Lanes(TASKS[task], 2)
     beside = [gymnasium.make(TASKS[task]) for _ in range(2)]
     random = np.random.default_rng(0)
@@ -47,7 +47,7 @@ def test_lanes_do_what_the_environment_does_bit_for_bit(task, checkpoint):
         alive = [0, 1]
         for _ in range(120):
             noise = random.normal(0, 0.3, (2, len(lanes.low)))
-            actions = np.clip(act(layers, current) + noise, lanes.low, lanes.high).astype(np.float32)
+            actions = behave(layers, current, noise, lanes.high)
             found = lanes.step(alive, actions[alive])
             for row, lane in enumerate(alive):
                 observation, reward, terminated, _, _ = beside[lane].step(actions[lane])

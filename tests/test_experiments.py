@@ -34,7 +34,7 @@ from trajstitch.policies.train import train_together
 from trajstitch.stitching.jump_tests import Consistency, Likelihood
 from trajstitch.storage.markdown import markdown_table
 
-REPLAY, EXPERT = Data("hopper/medium-replay", 600), Data("hopper/expert", 600)  # the latter is one episode
+REPLAY, EXPERT = Data("hopper/medium-replay", 1_500), Data("hopper/expert", 600)  # the latter is one episode
 BRIEF = BC(steps=40, hidden=(8,), batch_size=16)
 LIKELIHOOD, CONSISTENCY = SMALL.tests.values()
 assert isinstance(LIKELIHOOD, Likelihood)

@@ -121,7 +121,7 @@ def test_an_option_goes_with_the_formats_that_take_it(tmp_path):
 
 
 def test_built_in_sets_are_in_the_minari_store():
-    assert sources.resolve("hopper/medium-replay") == "minari:trajstitch/hopper/medium-replay-v0"
+    assert sources.resolve("hopper/medium-replay") == "minari:trajstitch/hopper/medium-replay-v1"
     assert sources.resolve("npz:log.npz") == "npz:log.npz"
 
 
@@ -131,8 +131,8 @@ def test_formats_ask_for_a_scheme_and_say_where_built_in_sets_are_loaded():
 
 
 def test_the_place_of_a_built_in_set_is_a_target_apart_from_other_sets_alone():
-    sources.require_apart("hopper/medium", "minari:trajstitch/hopper/expert-v0")
+    sources.require_apart("hopper/medium", "minari:trajstitch/hopper/expert-v1")
     with pytest.raises(InputError, match="never overwritten"):
-        sources.require_apart("hopper/medium", "minari:trajstitch/hopper/medium-v0")
+        sources.require_apart("hopper/medium", "minari:trajstitch/hopper/medium-v1")
     with pytest.raises(InputError, match="can't be written"):
         sources.require_apart("npz:log.npz", "hopper/medium")
