@@ -1,0 +1,28 @@
+"""The faults that `make mutants` puts in by hand stand in the code as it is."""
+
+from pathlib import Path
+
+import pytest
+
+from mutants.nearest import NEAREST
+from mutants.sabotages import SABOTAGES
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "trajstitch"
+
+
+@pytest.mark.parametrize(("path", "before", "after"), SABOTAGES)
+def test_a_fault_chosen_by_hand_can_be_put_in(path: str, before: str, after: str) -> None:
+    code = (PACKAGE / path).read_text()
+    assert code.count(before) == 1, f"{path}: {before!r}"
+    compile(code.replace(before, after), path, "exec")
+
+
+def test_every_file_of_the_core_has_nearest_tests() -> None:
+    core = {
+        f"{room}/{file.name}"
+        for room in ("stitching", "models", "learning", "policies")
+        for file in (PACKAGE / room).glob("*.py")
+    }
+    for path, tests in NEAREST.items():
+        assert path in core
+        assert all((PACKAGE.parents[1] / "tests" / name).is_file() for name in tests), path
