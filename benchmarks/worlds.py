@@ -234,6 +234,8 @@ class Summary:
         """What is wrong."""
         found = [f"claims {self.excess:.0%} of the span too much"] if self.excess > TOLERANCE else []
         for ours, theirs in PAIRS:
+            if not len(self.scores(ours)):
+                continue
             mean, wide = self.difference(ours, theirs)
             if wide is not None and mean + wide < 0:
                 found.append(f"{ours} is worse than {theirs} by {number(-mean)} ± {number(wide)}")
@@ -246,7 +248,6 @@ class Summary:
 
 RETURNS = ("logged", "span", "claimed", "true", "replayed", "walked")
 CLAIMS = ("world", *RETURNS, "too much", "jumps", "accepted", "unchanged")
-SCORES = ("world", *POLICIES, "optimum")
 
 
 def number(value: float) -> str:
@@ -260,9 +261,14 @@ def claims_row(one: Summary) -> list[str]:
     return [one.world.name, *numbers, too_much, *counts, f"{len(one.unchanged)} of {len(one.cells)}"]
 
 
-def scores_row(one: Summary) -> list[str]:
+def measured(summaries: Sequence[Summary]) -> list[str]:
+    """Return the policies that were scored: without IQL's, if it learned on no data seed."""
+    return [policy for policy in POLICIES if any(policy in cell["scores"] for one in summaries for cell in one.cells)]
+
+
+def scores_row(one: Summary, policies: Sequence[str]) -> list[str]:
     cells = []
-    for policy in POLICIES:
+    for policy in policies:
         scores = one.scores(policy)
         shown = number(scores.mean()) + (f" ± {number(scores.std(ddof=1))}" if len(scores) > 1 else "")
         counterpart = dict(PAIRS).get(policy)
@@ -274,8 +280,18 @@ def scores_row(one: Summary) -> list[str]:
     return [one.world.name, *cells, number(float(np.mean([cell["optimum"] for cell in one.cells])))]
 
 
-def success_row(one: Summary) -> list[str]:
-    return [one.world.name, *(f"{one.scores(policy, 'success').mean():.2f}" for policy in POLICIES)]
+def success_row(one: Summary, policies: Sequence[str]) -> list[str]:
+    return [one.world.name, *(f"{one.scores(policy, 'success').mean():.2f}" for policy in policies)]
+
+
+def tables(summaries: Sequence[Summary]) -> dict[str, tuple[Sequence[str], list[list[str]]]]:
+    """Return the head and the rows of each table."""
+    policies, goals = measured(summaries), [one for one in summaries if one.world.has_goal]
+    return {
+        "claims": (CLAIMS, [claims_row(one) for one in summaries]),
+        "scores": (("world", *policies, "optimum"), [scores_row(one, policies) for one in summaries]),
+        "success": (("success", *policies), [success_row(one, policies) for one in goals]),
+    }
 
 
 def reasons(summaries: Sequence[Summary]) -> list[str]:
@@ -291,9 +307,7 @@ def page(summaries: Sequence[Summary], config: Benchmark, call: dict[str, Any], 
     known = ", ".join(f"{package} {version}" for package, version in call["versions"].items())
     return pages.render(
         "worlds.md.j2",
-        claims=markdown_table(CLAIMS, [claims_row(one) for one in summaries]),
-        scores=markdown_table(SCORES, [scores_row(one) for one in summaries]),
-        success=markdown_table(("world", *POLICIES), [success_row(one) for one in summaries if one.world.has_goal]),
+        **{name: markdown_table(head, rows) for name, (head, rows) in tables(summaries).items()},
         marks=[f"{one.world.name}: {mark}" for one in summaries for mark in one.marks],
         reasons=reasons(summaries),
         worlds=[one.world for one in summaries],
@@ -311,14 +325,10 @@ def page(summaries: Sequence[Summary], config: Benchmark, call: dict[str, Any], 
 def show(summaries: Sequence[Summary]) -> None:
     out = stdout()
     out.width = max(out.width, 150)
-    for head, row, some in (
-        (CLAIMS, claims_row, summaries),
-        (SCORES, scores_row, summaries),
-        (("success", *POLICIES), success_row, [one for one in summaries if one.world.has_goal]),
-    ):
+    for head, rows in tables(summaries).values():
         table = Table(*head, box=None, pad_edge=False)
-        for one in some:
-            table.add_row(*(cell.replace("**", "") for cell in row(one)))
+        for row in rows:
+            table.add_row(*(cell.replace("**", "") for cell in row))
         out.print(table)
         out.print()
     for line in (*reasons(summaries), *(f"! {one.world.name}: {mark}" for one in summaries for mark in one.marks)):
