@@ -5,11 +5,18 @@ from itertools import product
 
 import numpy as np
 import pytest
-from scipy.stats import mannwhitneyu, trim_mean
+from scipy.stats import mannwhitneyu, trim_mean, ttest_1samp, ttest_ind
 
 from trajstitch.data.environments import REFERENCE, normalised, reference
 from trajstitch.data.trajectories import Metadata
-from trajstitch.evaluation.scores import Summary, interquartile_mean, last_and_best, probability_of_improvement
+from trajstitch.evaluation.scores import (
+    Summary,
+    interquartile_mean,
+    last_and_best,
+    mean_difference,
+    mean_score,
+    probability_of_improvement,
+)
 
 
 def test_score_0_is_random_and_100_is_expert() -> None:
@@ -75,9 +82,9 @@ def test_interval_of_stitchings_covers_the_truth_about_as_often_as_it_says() -> 
 
 
 def test_improvement_over_seeds_by_stitchings_counts_every_pair() -> None:
-    ours, theirs = np.array([[3.0, 4.0], [1.0, 2.0]]), np.array([2.5, 2.5, 0.0])
+    ours, theirs = np.array([[3.0, 4.0], [1.0, 2.0]]), np.array([2.5, 2.5, 0.0, 2.5])
     found = probability_of_improvement([ours], [theirs])
-    assert found.value == 8 / 12
+    assert found.value == 10 / 16
     assert (found.low, found.high) == (0.0, 1.0)  # both ends have a chance of at least 1 in 32
 
 
@@ -88,6 +95,32 @@ def test_two_seeds_have_no_interval() -> None:
         found = probability_of_improvement([ours], [theirs])
         assert (found.low, found.high) == (None, None)
     assert str(Summary.of(two).iqm) == "5.0"
+
+
+def test_three_seeds_of_equal_methods_are_apart_too_often_for_an_interval() -> None:
+    low, high = np.arange(3.0), np.arange(3.0) + 10
+    assert probability_of_improvement([high], [low]) == (1, None, None)
+
+
+def test_a_difference_of_means_is_rarely_sure_where_there_is_none() -> None:
+    """Three seeds each, which differ as much as their episodes do."""
+    random = np.random.default_rng(0)
+    scores = random.normal(size=(1000, 2, 3, 1)) + random.normal(size=(1000, 2, 3, 5))
+    found = [mean_difference(ours, theirs) for ours, theirs in scores]
+    sure = [one.low is not None and one.high is not None and not one.low <= 0 <= one.high for one in found]
+    assert np.mean(sure) < 0.06
+    covered = [abs(one.value) <= one.high - one.value for one in map(mean_score, scores[:, 0]) if one.high is not None]
+    assert 0.93 < np.mean(covered) < 0.97
+
+
+def test_the_interval_of_a_mean_is_student_s() -> None:
+    scores = np.array([1.0, 4.0, 2.0, 5.0])
+    found = ttest_1samp(scores, 0).confidence_interval()
+    np.testing.assert_allclose(np.array(mean_score(scores), float), (3, found.low, found.high))
+    theirs = np.array([0.0, 7.0, 1.0])
+    welch = ttest_ind(scores, theirs, equal_var=False).confidence_interval(0.9)
+    np.testing.assert_allclose(np.array(mean_difference(scores, theirs, 0.9)[1:], float), (welch.low, welch.high))
+    assert mean_difference(np.full(3, 2.0), np.full(3, 1.0)) == (1, 1, 1)
 
 
 def test_one_seed_has_no_interval_and_no_spread() -> None:
@@ -113,7 +146,7 @@ def test_probability_of_improvement_is_mann_whitney_s_u_over_pairs() -> None:
 
 
 def test_probability_of_improvement_at_its_ends() -> None:
-    low, high = np.arange(3.0), np.arange(3.0) + 10
+    low, high = np.arange(4.0), np.arange(4.0) + 10
     assert probability_of_improvement([high], [low]) == (1, 1, 1)
     assert probability_of_improvement([low], [high]) == (0, 0, 0)
     assert probability_of_improvement([low], [low]).value == 0.5

@@ -19,6 +19,7 @@ def scores(mean: float, spread: float = 1.0) -> np.ndarray:
         (10, 20, "Stitching pays:", "better than one of the original (+30.0 ["),
         (10, 40, "Stitching pays in part:", "and not surely other than one of its best tenth (+0.0 ["),
         (10, 60, "Stitching does not pay here:", "and worse than one of its best tenth (-20.0 ["),
+        (40, 10, "Whether stitching pays can't be told:", "better than one of its best tenth (+30.0 ["),
         (40, 40, "Whether stitching pays can't be told:", "not surely other than one of the original (+0.0 ["),
     ],
 )

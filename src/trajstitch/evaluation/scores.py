@@ -1,9 +1,10 @@
 """Statistics of scores over seeds, with confidence intervals.
 
 A score is a seed's mean over its episodes: training is what varies, so the seeds are the sample. Intervals are 95 %
-bootstrap intervals that resample the seeds within each set (Agarwal et al. 2021). Fewer than three seeds have none: a
-quarter of the resamples of two are one of them twice, so the interval would be the two scores themselves, and two runs
-of two seeds each that are equally good are apart in every pair one time in three.
+bootstrap intervals that resample the seeds within each set (Agarwal et al. 2021); those of means are Student's, since
+the bootstrap of three seeds is half as wide as it should be. Fewer than three seeds have none: a quarter of the
+resamples of two are one of them twice, so the interval would be the two scores themselves. A probability of improvement
+needs four on either side: two runs of three seeds each that are equally good are apart in every pair one time in ten.
 
 Where each of several stitchings of a set has policies of its own, both vary, and policies of one stitching are no
 independent sample. Such scores are given as one row per stitching, and the bootstrap is hierarchical: it draws
@@ -17,11 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 from scipy.stats import bootstrap, trim_mean
+from scipy.stats import t as student
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
 FEWEST = 3
 """Seeds of a set that an interval needs."""
+FEWEST_APART = 4
+"""Seeds of a set that the interval of a probability of improvement needs."""
 
 Seeds = Float[np.ndarray, " _seeds"]
 """The scores of all seeds on one set; sets may differ in their number."""
@@ -50,13 +54,32 @@ def interquartile_mean(*sets: Draws) -> Interval:
 
 
 def mean_score(scores: Draws) -> Interval:
-    """Return the mean score; of one row a seed and one column an episode, the interval is over both."""
-    return _with_interval(lambda one, axis: one.mean(axis), (scores,))
+    """Return the mean score, with Student's interval; of one row a seed and one column an episode, over the seeds."""
+    value, variance, count = _mean(scores)
+    return _students(value, variance, count - 1, CONFIDENCE) if count >= FEWEST else Interval(value, None, None)
 
 
-def mean_difference(ours: Draws, theirs: Draws) -> Interval:
-    """Return by how much our mean score is higher than theirs; rows and columns are as of `mean_score`."""
-    return _with_interval(lambda ours, theirs, axis: ours.mean(axis) - theirs.mean(axis), (ours, theirs))
+def mean_difference(ours: Draws, theirs: Draws, confidence: float = CONFIDENCE) -> Interval:
+    """Return by how much our mean score is higher than theirs, with Welch's interval; rows are as of `mean_score`."""
+    value, variance, count = _mean(ours)
+    other, varies, number = _mean(theirs)
+    if min(count, number) < FEWEST:
+        return Interval(value - other, None, None)
+    both = variance + varies
+    freedom = both**2 / (variance**2 / (count - 1) + varies**2 / (number - 1)) if both > 0 else 1.0
+    return _students(value - other, both, freedom, confidence)
+
+
+def _mean(scores: Draws) -> tuple[float, float, int]:
+    """Return the mean over seeds, its variance, and how many seeds there are."""
+    seeds = scores.mean(1) if scores.ndim > 1 else scores
+    variance = float(seeds.var(ddof=1)) / len(seeds) if len(seeds) > 1 else 0.0
+    return float(seeds.mean()), variance, len(seeds)
+
+
+def _students(value: float, variance: float, freedom: float, confidence: float) -> Interval:
+    wide = float(student.ppf((1 + confidence) / 2, freedom)) * variance**0.5
+    return Interval(value, value - wide, value + wide)
 
 
 def probability_of_improvement(ours: Sequence[Draws], theirs: Sequence[Draws]) -> Interval:
@@ -74,12 +97,14 @@ def probability_of_improvement(ours: Sequence[Draws], theirs: Sequence[Draws]) -
         ]
         return np.mean([(1 + pair.mean((-2, -1))) / 2 for pair in pairs], axis=0)
 
-    return _with_interval(statistic, (*ours, *theirs))
+    return _with_interval(statistic, (*ours, *theirs), FEWEST_APART)
 
 
-def _with_interval(statistic: Callable[..., np.ndarray | np.floating], sets: Sequence[Draws]) -> Interval:
+def _with_interval(
+    statistic: Callable[..., np.ndarray | np.floating], sets: Sequence[Draws], fewest: int = FEWEST
+) -> Interval:
     value = float(statistic(*map(np.ravel, sets), axis=-1))
-    if min(one.size for one in sets) < FEWEST:
+    if min(one.size for one in sets) < fewest:
         return Interval(value, None, None)
     if any(one.ndim > 1 and len(one) > 1 for one in sets):
         random = np.random.default_rng(0)

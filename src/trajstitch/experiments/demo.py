@@ -33,6 +33,8 @@ from trajstitch.workflow.budget import with_share
 from trajstitch.workflow.learn import Learned
 
 SET = "maze/mixed"
+CLONES = 5
+"""Clones of each data set: of three, a difference would have to be huge to be told from chance."""
 NAMES = {
     LOGGED: "the data itself",
     "bc": "clone of the original",
@@ -76,7 +78,7 @@ def learned(folder: Path, seed: int) -> Learned:
     data = trajstitch.collect(trajstitch.Collect(SET, seed=seed))
     trajstitch.save(data, place, force=True)
     config = with_share(preset("quick"), 0.5)
-    amounts: dict[str, Any] = {"steps": 1_000, "seeds": 3, "episodes": 5, "compare": True}
+    amounts: dict[str, Any] = {"steps": 1_000, "seeds": CLONES, "episodes": 5, "compare": True}
     return trajstitch.learn(place, run=folder / f"seed-{seed}", resume=True, seed=seed, config=config, **amounts)
 
 
@@ -136,6 +138,7 @@ def write_page(config: Measure, seeds: Sequence[dict[str, Any]]) -> None:
 
     known = {
         "set": SET,
+        "seeds": CLONES,
         "count": len(seeds),
         "original": wins("bc"),
         "tenth": wins("best-tenth"),
