@@ -15,6 +15,7 @@ from trajstitch.learning.fit import member
 from trajstitch.models.dynamics import Dynamics, fit_dynamics
 from trajstitch.models.fitting import FEWEST_STEPS, limited
 from trajstitch.models.forward import ForwardDynamics, fit_forward, score_all_steps
+from trajstitch.models.hidden_state import told_by_step_before
 from trajstitch.models.inverse import InverseDynamics, fit_inverse
 from trajstitch.models.reward import GenerativeReward, RegressionReward, crossed, fit_reward, halves, predict_rewards
 from trajstitch.models.value import TwinValue, fit_value, ranking, values
@@ -224,6 +225,35 @@ def test_what_is_usual_is_the_median_error_of_logged_steps(data):
     rows = data.state_rows
     scores = score_all_steps(models, data.observations[rows], data.actions, data.observations[rows + 1])
     assert float(np.median(scores.relative)) == pytest.approx(float(models.usual), rel=0.3)
+
+
+def test_steps_that_do_not_move_say_nothing_of_what_is_usual(data):
+    """A sensor that rounds gives many steps of no length, over which any error is huge."""
+    rounded = replace(data, observations=np.float32(0.3) * np.round(data.observations / 0.3))
+    models, _ = fit_forward(FORWARD, rounded, KEY)
+    rows = rounded.state_rows
+    scores = score_all_steps(models, rounded.observations[rows], rounded.actions, rounded.observations[rows + 1])
+    assert np.median(scores.relative) > 100
+    assert float(models.usual) < 3
+
+
+def _late(data):
+    """Return the data with each action where the one before it was: what it does shows a step later."""
+    actions = np.roll(data.actions, -1, 0)
+    return replace(data, actions=actions)
+
+
+def test_hidden_state_shows_where_the_step_before_tells_what_action_and_observation_do_not(data):
+    assert fit_forward(FORWARD, data, KEY)[1].metrics["told_by_the_step_before"] < 0.02
+    assert fit_forward(FORWARD, _late(data), KEY)[1].metrics["told_by_the_step_before"] > 0.1
+
+
+def test_luck_is_no_hidden_state(data):
+    noise = np.random.default_rng(0).normal(0, 0.1, data.observations.shape).cumsum(0)
+    missed = np.random.default_rng(1).normal(size=(data.steps, 2))
+    steps = np.arange(data.steps)
+    walking = replace(data, observations=data.observations + noise.astype(np.float32))
+    assert told_by_step_before(walking, steps, missed) < 0.01 * np.square(missed).sum()
 
 
 # Rewards of steps that a model has not seen

@@ -17,8 +17,10 @@ from trajstitch import cli
 from trajstitch.data.stitch_record import StitchRecord, describe_stitching
 from trajstitch.data.trajectories import Trajectories, concatenate
 from trajstitch.errors import InputError
+from trajstitch.learning.fit_report import FitReport
 from trajstitch.stitching import config, pipeline
 from trajstitch.stitching.acceptance import Rules
+from trajstitch.stitching.guards import hidden_state
 from trajstitch.stitching.result import assemble, changed
 from trajstitch.storage.runs import LOCK
 from trajstitch.workflow.calls import stitch
@@ -267,3 +269,12 @@ def test_stitchings_that_stopped_midway_resume_with_the_second(source, tmp_path,
     assert run(source, target, folder, "--stitchings", "2", "--resume") == 0
     assert built == [1], "the first stitching was made again"
     assert trajstitch.load(target).equals(concatenate(draws))
+
+
+def test_hidden_state_is_told_of_stitched_data_and_not_of_unchanged_data(data, draws):
+    doubts = hidden_state([FitReport("forward dynamics", True, {"told_by_the_step_before": 0.2})])
+    assert "20% of the changes" in doubts[0]
+    assert hidden_state([FitReport("reward", True, {"R²": 0.9})]) == []
+    for keep in (True, False):
+        assert doubts[0] in record(assemble(data, draws, keep_original=keep, doubts=doubts)).warnings
+        assert record(assemble(data, [data], keep_original=keep, doubts=doubts)).warnings == ()

@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from trajstitch.data.environments import environment_id, normalised
+from trajstitch.data.stitch_record import StitchRecord
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.evaluation.simulator_check import check_jumps
 from trajstitch.experiments.cells import rounded
@@ -101,7 +102,8 @@ def learned_from(gives: str, logged: Trajectories, after: Trajectories, record: 
     """Return what is learned from, by `Stitching.gives`: the stitched data, its union with the logged, or a control."""
     if gives == "union":
         parts = [after[np.arange(first, first + len(logged))] for first in range(0, len(after), len(logged))]
-        return assemble(logged, parts, keep_original=True)
+        made = StitchRecord.of(after.metadata)
+        return assemble(logged, parts, keep_original=True, doubts=() if made is None else made.warnings)
     return best_covering(logged, record["states_kept"]) if gives == "filtered" else after
 
 

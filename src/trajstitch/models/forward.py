@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Integer, PRNGKeyArray
 
 from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.data.normaliser import Normaliser
@@ -32,6 +32,11 @@ from trajstitch.learning.fit import Metrics, Objective
 from trajstitch.learning.fit_report import FitReport, explained
 from trajstitch.learning.networks import MLP, change_normaliser_of, normaliser_of
 from trajstitch.models.fitting import fit_ensemble, limited
+from trajstitch.models.hidden_state import told_by_step_before
+
+RESTING = 0.01
+"""Steps that are shorter than this share of the usual one tell nothing about errors over lengths: a sensor that rounds
+gives many of no length at all."""
 
 
 class Forward(eqx.Module):
@@ -66,7 +71,7 @@ class ForwardEnsemble(eqx.Module):
     exogenous: Float[Array, " size"]
     """1 for columns that take their own course."""
     usual: Float[Array, ""]
-    """The median error of held-out logged steps, over their length."""
+    """The median error of held-out logged steps that move, over their length."""
 
 
 class StepScores(eqx.Module):
@@ -167,9 +172,7 @@ def fit_forward(
         normaliser_of(data.rewards[data.next_known, None]),
     )
     state = fit_ensemble(config, lambda key: config.init(key, scales), data, train, held, key, "forward dynamics")
-    rows = data.state_rows[held]
-    steps = (data.observations[rows], data.actions[held], data.observations[rows + 1])
-    return _measured(state.best, roles, *(part.astype(np.float32) for part in steps))
+    return _measured(state.best, roles, data, held)
 
 
 def score_all_steps(
@@ -189,13 +192,17 @@ def _score_steps(ensemble: ForwardEnsemble, observation: Array, action: Array, n
 
 
 def _measured(
-    members: Forward, roles: ColumnRoles, states: np.ndarray, actions: np.ndarray, following: np.ndarray
+    members: Forward, roles: ColumnRoles, data: Trajectories, held: Integer[np.ndarray, " some"]
 ) -> tuple[ForwardEnsemble, FitReport]:
     """Return the ensemble with what held-out steps tell about it, and its fit report."""
+    rows = data.state_rows[held]
+    steps = (data.observations[rows], data.actions[held], data.observations[rows + 1])
+    states, actions, following = (part.astype(np.float32) for part in steps)
     std, usual_change = np.asarray(members.observation.std[0]), np.asarray(members.change.mean[0])
     found = in_batches(lambda *step: _changes(members, *step), states, actions)
     changes = following - states
-    squares = np.square((found - changes) / std).mean(0, dtype=np.float64)
+    missed = (found - changes) / std
+    squares = np.square(missed).mean(0, dtype=np.float64)
     # A column of noise is best predicted by its mean, a slow one by its last value: neither explains anything.
     guesses = (changes - usual_change, following - following.mean(0))
     naive = np.minimum(*(np.square(guess / std).mean(0, dtype=np.float64) for guess in guesses))
@@ -208,7 +215,8 @@ def _measured(
         jnp.zeros(()),
     )
     scores = score_all_steps(ensemble, states, actions, following)
-    median, most = np.quantile(np.asarray(scores.relative), (0.5, 0.9))
+    moving = np.asarray(scores.relative)[is_moving(np.asarray(scores.length))]
+    median, most = np.quantile(moving, (0.5, 0.9)) if len(moving) else (0.0, 0.0)
     error, baseline = (float((weight * part).sum()) for part in (squares, naive))
     explains = explained(error, baseline) if weight.any() else 0.0
     facts = {
@@ -218,8 +226,15 @@ def _measured(
         "median_consistency": float(median),
         "90%_consistency": float(most),
     }
+    hidden = told_by_step_before(data, held, np.sqrt(weight) * missed) / len(held)
+    facts["told_by_the_step_before"] = hidden / baseline if baseline > 0 else 0.0
     ensemble = eqx.tree_at(lambda one: one.usual, ensemble, jnp.asarray(median, jnp.float32))
     return ensemble, FitReport("forward dynamics", explains > 0.1, facts)
+
+
+def is_moving(length: Float[np.ndarray, " steps"]) -> Bool[np.ndarray, " steps"]:
+    """Return which steps are long enough that errors over their lengths mean something."""
+    return length > RESTING * np.sqrt(np.square(length).mean()) if len(length) else np.zeros(0, bool)
 
 
 @compiled

@@ -14,6 +14,7 @@ from trajstitch.errors import InputError
 from trajstitch.learning.fit_report import FitReport
 from trajstitch.report.jumps import JumpTable, jump_table
 from trajstitch.stitching.config import ColumnChoice
+from trajstitch.stitching.guards import hidden_state
 from trajstitch.stitching.layout import place, read_graph, read_result
 from trajstitch.stitching.result import assemble
 from trajstitch.storage.runs import Run, damaged
@@ -126,7 +127,7 @@ def _read(run: Run, title: str, seed: int, before: Trajectories | None, missing:
     simulator = finished[0][1].own + "simulator-check"
     return StitchRun(
         **known,
-        after=_assembled(before, [one.data for one in stitchings], count - len(finished), settings),
+        after=_assembled(before, [one.data for one in stitchings], count - len(finished), settings, reports),
         stitchings=tuple(stitchings),
         passes=tuple(passes),
         candidates=sum(tested) if complete and len(tested) == len(counts) else None,
@@ -160,13 +161,18 @@ def _jumps(run: Run, where: str, before: Trajectories | None, data: Trajectories
 
 
 def _assembled(
-    before: Trajectories | None, stitched: list[Trajectories], unchanged: int, settings: dict[str, Any]
+    before: Trajectories | None,
+    stitched: list[Trajectories],
+    unchanged: int,
+    settings: dict[str, Any],
+    reports: list[FitReport],
 ) -> Trajectories:
     """Return the data set as `stitch` saved it; without the source data, the changed trajectories in its place."""
     if before is None:
         return stitched[0]
     keep = settings.get("keep_original", False) or not settings.get("rules", {}).get("value_test", True)
-    return assemble(before, [*stitched, *[before] * unchanged], keep_original=keep)
+    results = [*stitched, *[before] * unchanged]
+    return assemble(before, results, keep_original=keep, doubts=hidden_state(reports))
 
 
 def _reports(run: Run, where: str) -> list[FitReport]:

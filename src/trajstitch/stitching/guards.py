@@ -1,14 +1,19 @@
 """Guards: what a user should know before trusting stitched data, in one sentence each."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from trajstitch.data import ragged
 from trajstitch.data.trajectories import Trajectories
+from trajstitch.learning.fit_report import FitReport
 
 BEYOND = 0.05
 """Share of the span of logged returns by which a stitched return may exceed the best logged one without a warning."""
 FEW_STATES = 0.1
 """Share of the logged states that must remain."""
+HIDDEN = 0.05
+"""Share of the changes that the step before may tell beyond observation and action."""
 
 
 def warnings(before: Trajectories, after: Trajectories) -> list[str]:
@@ -18,6 +23,18 @@ def warnings(before: Trajectories, after: Trajectories) -> list[str]:
         return []
     found = (_beyond_best(before, after), _rewards(before, after), _few_states(before, after))
     return [one for one in found if one is not None]
+
+
+def hidden_state(reports: Sequence[FitReport]) -> list[str]:
+    """Return that part of the state is hidden, if the models' reports say so."""
+    share = max((report.metrics.get("told_by_the_step_before", 0.0) for report in reports), default=0.0)
+    if share <= HIDDEN:
+        return []
+    return [
+        f"part of the state is hidden: the step before tells {share:.0%} of the changes that observation and action "
+        "don't, as where a velocity is not observed or an action counts late; a jump may lead elsewhere than it "
+        "claims; add what is missing to the observations, such as the change since the step before, or the last action"
+    ]
 
 
 def _beyond_best(before: Trajectories, after: Trajectories) -> str | None:

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Integer
 
 from trajstitch.data import ragged
 from trajstitch.learning.buffer import padded
+from trajstitch.models.forward import is_moving
 from trajstitch.stitching.neighbours import Neighbours
 
 MOST = 32
@@ -46,7 +47,7 @@ class Nearby:
             own = np.nan_to_num(logged["error"])
             error = own.copy()
             np.maximum.at(error, ragged.owners(np.diff(neighbours.offsets)), own[neighbours.index])
-            known = logged["length"] > 0
+            known = is_moving(np.nan_to_num(logged["length"]))
             usual = float(np.median(error[known] / logged["length"][known])) if known.any() else 0.0
         apart = logged.get("precedent", np.empty(0))
         apart = apart[~np.isnan(apart)]

@@ -37,6 +37,7 @@ from trajstitch.progress import in_stage, logger
 from trajstitch.stitching import gate
 from trajstitch.stitching.config import StitchConfig
 from trajstitch.stitching.graph import EdgeScorer, Models, StitchGraph, build_graph
+from trajstitch.stitching.guards import hidden_state
 from trajstitch.stitching.improve import Progress, StitchingTask, improve_together
 from trajstitch.stitching.layout import keep_graph, keep_job, keep_result, read_graph, read_result
 from trajstitch.stitching.memory import check_memory
@@ -145,7 +146,9 @@ def _joined(job: StitchJob, stitchings: Sequence[Stitched]) -> Stitched:
         if one.reason is not None:
             by = f" by the stitching with seed {seed}" if several else ""
             logger.warning(f"the data is left unchanged{by}: {one.reason}")
-    after = assemble(job.data, [one.after for one in stitchings], keep_original=job.config.keeps_original)
+    doubts = hidden_state([report for one in stitchings for report in one.reports])
+    results = [one.after for one in stitchings]
+    after = assemble(job.data, results, keep_original=job.config.keeps_original, doubts=doubts)
     record = StitchRecord.of(after.metadata)
     for doubt in () if record is None else record.warnings:
         logger.warning(doubt)

@@ -21,8 +21,13 @@ from trajstitch.data.trajectories import Provenance, Trajectories, concatenate
 from trajstitch.stitching.guards import warnings
 
 
-def assemble(before: Trajectories, stitchings: Sequence[Trajectories], *, keep_original: bool) -> Trajectories:
-    """Return the data set of one or several stitchings of the same data, with the record of what it consists of."""
+def assemble(
+    before: Trajectories, stitchings: Sequence[Trajectories], *, keep_original: bool, doubts: Sequence[str] = ()
+) -> Trajectories:
+    """Return the data set of one or several stitchings of the same data, with the record of what it consists of.
+
+    `doubts` are what the data alone does not tell about changed trajectories.
+    """
     which = [changed(before, after) for after in stitchings]
     count = sum(int(found.sum()) for found in which)
     original = replace(before, provenance=before.provenance or Provenance.logged(before.offsets))
@@ -33,10 +38,13 @@ def assemble(before: Trajectories, stitchings: Sequence[Trajectories], *, keep_o
         made = concatenate((original, *added))
     else:
         made = concatenate(stitchings)
-    doubts = tuple(dict.fromkeys(doubt for after in stitchings for doubt in warnings(before, after)))
+    found = [*doubts] if count else []
+    found += [doubt for after in stitchings for doubt in warnings(before, after)]
     facts = source_facts(before)
     source = {name: facts[name] for name in ("source", "columns", "fingerprint")}
-    record = StitchRecord(keep_original, len(stitchings), len(before), len(made), count, doubts, source)
+    record = StitchRecord(
+        keep_original, len(stitchings), len(before), len(made), count, tuple(dict.fromkeys(found)), source
+    )
     return replace(made, metadata=record.added_to(before.metadata))
 
 

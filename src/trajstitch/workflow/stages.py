@@ -43,6 +43,7 @@ from trajstitch.policies.train import HELD_OUT, split_episodes, train_run
 from trajstitch.progress import in_stage, logger
 from trajstitch.report.page import write_page
 from trajstitch.stitching.config import StitchConfig
+from trajstitch.stitching.guards import hidden_state
 from trajstitch.stitching.pipeline import StitchJob, stitch_together
 from trajstitch.stitching.result import assemble
 from trajstitch.storage.checksums import checksum_of_files
@@ -263,7 +264,7 @@ class Job:
         run = Run.start(self.run.path("stitch"), "stitch", facts, resume=True)
         done = stitch_together([StitchJob(logged.data, config, seed, run=run)])[0][0]
         run.write_json("summary", {"unchanged_because": done.reason})
-        union = assemble(logged.data, [done.after], keep_original=True)
+        union = assemble(logged.data, [done.after], keep_original=True, doubts=hidden_state(done.reports))
         origin = logged.facts["source"], sources.columns_from(logged.facts["columns"]), logged.facts["fingerprint"]
         found: dict[Source, Known] = {"stitched": self._kept("stitched", sources.with_source(done.after, *origin))}
         record = StitchRecord.of(done.after.metadata)
