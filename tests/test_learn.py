@@ -283,6 +283,19 @@ def test_an_environment_that_is_named_must_fit(tmp_path, name: str, message: str
     assert not (tmp_path / "run").exists()
 
 
+def test_the_command_starts_a_class_of_a_module_in_this_folder(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("plant_of_three.py").write_text(
+        "import gymnasium\nfrom gymnasium.spaces import Box\n\n\nclass Plant(gymnasium.Env):\n"
+        "    observation_space = Box(-1, 1, (3,))\n    action_space = Box(-1, 1, (2,))\n"
+    )
+    save(LOG[np.arange(3)], "npz:log.npz")
+    assert cli.run(["learn", "npz:log.npz", "--run", "run", "--environment", "plant_of_three:Plant"]) == 2
+    assert "plant_of_three:Plant has 3 observations and 2 actions, but the data 2 and 2" in capsys.readouterr().err
+    assert cli.run(["learn", "npz:log.npz", "--run", "run", "--environment", "plant_of_three:Plnt"]) == 2
+    assert "plant_of_three has no Plnt" in capsys.readouterr().err
+
+
 def test_an_environment_that_nobody_has_and_equal_returns_stop_nothing(caplog) -> None:
     spec = gymnasium.spec("Pendulum-v1").to_json().replace("Pendulum-v1", "Nowhere-v7")
     few = LOG[np.arange(9)]

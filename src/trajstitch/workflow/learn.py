@@ -128,7 +128,8 @@ def learn(
         budget: About how long it may take, such as 5m, 30m or 2h.
         run: Folder that keeps everything, with a page that shows it.
         resume: Go on after the last finished stage of the run in that folder.
-        environment: Gymnasium id of the environment to roll out in, in place of the one that the data names.
+        environment: Environment to roll out in, in place of the one that the data names: a Gymnasium id such as
+            Hopper-v5, or your own as MODULE:NAME, where NAME is a class or an id that the module registers.
         columns: What the columns of a table hold.
         allow_large: Load data whose file declares far more than it holds.
         seed: Seed of the stitching, and the first of the policies'.
@@ -206,8 +207,8 @@ def _learn(
 def _with_environment(data: Trajectories, environment: str | None) -> tuple[Trajectories, bool]:
     """Return the data with the environment that was named, and whether there is one to roll out in."""
     if environment is not None:
-        spec = environments.spec_json(environment)
-        data = replace(data, metadata=replace(data.metadata, evaluation_environment=spec))
+        longest = int(data.lengths.max(initial=0)) or None
+        data = replace(data, metadata=environments.with_environment(data.metadata, environment, longest))
     known = environments.environment_id(data.metadata)
     if known is None:
         return data, False
