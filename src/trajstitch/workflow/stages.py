@@ -289,7 +289,9 @@ class Job:
             logger.info(f"policies {number} of {len(methods)}: {method.name} ({method.learns_from})")
             folder = self.run.path(method.name)
             algorithm, seeds = method.configured(plan.steps[method.algorithm]), (plan.seeds, self.settings.seed)
-            options = {"top": method.top, "hold_out": 0.0, "held_out": held_out, "source": facts}
+            # Held out are logged episodes, good and bad: they show what a clone of all of them can predict, no other.
+            apart = held_out if method.imitates_log else None
+            options = {"top": method.top, "hold_out": 0.0, "held_out": apart, "source": facts}
             try:
                 with in_stage(number, len(methods), method.learns_from):
                     train_run(data, algorithm, folder, *seeds, **options, resume=True)
