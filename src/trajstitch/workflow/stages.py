@@ -137,8 +137,9 @@ class Job:
         """Say which stage it is and what is left in all; record the time it takes, also if it is interrupted."""
         number, of = STAGES.index(name) + 1, len(STAGES)
         if number > 1:
-            left = max(self._expected() - self._spent(), 0)
-            logger.info(f"stage {number} of {of}, {name}: {in_words(left)} left in all, as planned")
+            left = self._expected() - self._spent()
+            when = f"{in_words(left)} left in all, as planned" if left > 0 else f"{in_words(-left)} over the plan"
+            logger.info(f"stage {number} of {of}, {name}: {when}")
         start = time.monotonic()
         try:
             with in_stage(number, of, name):
