@@ -111,7 +111,7 @@ class Job:
         with self._stage("evaluate"):
             rows, choice, unit, paid = self._evaluate(folders, plan, held_out)
         with self._stage("page"):
-            self._page(folders)
+            self._page(folders, choice.sentence if paid is None else f"{paid} {choice.sentence}")
         policy = load_policies(folders[choice.name])[choice.seed]
         chosen = self.run.path("policy.safetensors")
         with self.run.writing():
@@ -362,10 +362,10 @@ class Job:
         steps[np.random.default_rng(0).permutation(data.steps)[:MOST_STEPS]] = True
         return {name: action_errors(group, data, steps)["action_error"] for name, group in policies.items()}
 
-    def _page(self, folders: dict[str, Path]) -> None:
+    def _page(self, folders: dict[str, Path], sentence: str) -> None:
         stitching = self.run.path("stitch")
         runs = [*([stitching] if (stitching / "run.json").is_file() else []), *folders.values()]
         try:
-            write_page(runs, self.run.path("report.html"))
+            write_page(runs, self.run.path("report.html"), sentence)
         except InputError as error:
             logger.warning(f"the page can't be written: {error}")
