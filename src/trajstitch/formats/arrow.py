@@ -46,6 +46,11 @@ BETWEEN = " / "
 NUMBER = r"^[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$|^[+-]?(?i:nan|inf|infinity)$"
 """A text that is a number."""
 
+NOT_UTF8 = (
+    "is not UTF-8 text: save it as UTF-8 (spreadsheets call it CSV UTF-8), or convert it as by "
+    "`iconv -f WINDOWS-1252 -t UTF-8`"
+)
+
 WORDS = {
     **dict.fromkeys(("true", "t", "yes", "1", "1.0"), True),
     **dict.fromkeys(("false", "f", "no", "0", "0.0"), False),
@@ -132,7 +137,12 @@ class Csv:
             raise InputError(f"{path}: can't be unpacked: copy or download it again") from error
         if b"\0" in head:
             raise InputError(f"{path}: is neither a CSV nor a Parquet file")
-        line = head.decode("utf-8-sig", errors="replace").partition("\n")[0].rstrip("\r")
+        if not head.strip():
+            raise InputError(f"{path}: is empty")
+        try:
+            line = head.partition(b"\n")[0].decode("utf-8-sig").rstrip("\r")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: its header {NOT_UTF8}") from error
         self.delimiter = max(",;\t", key=line.count)
         try:
             self.names = [name.strip() for name in next(csv.reader([line], delimiter=self.delimiter), [])]
@@ -205,6 +215,8 @@ class Csv:
             return (
                 f"{where} holds {value[1]!r} in column {self.names[int(column[1])]!r}, which is not a number: repair it"
             )
+        if "UTF8" in text:
+            return f"{where if row else 'a cell'} {NOT_UTF8}"
         if count:
             return f"{where} has {count[2]} values for {count[1]} columns: the file is damaged or cut short there"
         return f"is not a CSV file that can be read ({text.splitlines()[0]})"
