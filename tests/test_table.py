@@ -263,6 +263,22 @@ def test_a_file_of_other_text_than_utf8_says_so(tmp_path: Path, text: bytes, say
         formats.load(f"table:{tmp_path}/log.csv", columns=MAPPING)
 
 
+def test_decimal_commas_are_read_where_no_comma_separates(tmp_path: Path) -> None:
+    commas = load(tmp_path, PLAIN.replace("0.", "0,").replace(";7;", ";-7,5e1;"), MAPPING)
+    points = load(tmp_path, PLAIN.replace(";7;", ";-7.5e1;"), MAPPING)
+    assert commas.equals(points)
+    notes = [finding.detail for finding in commas.metadata.findings if finding.check == "decimals"]
+    assert notes == ["numbers are read with a decimal comma, as in 20,5"]
+    assert not any(finding.check == "decimals" for finding in points.metadata.findings)
+
+
+def test_a_few_commas_among_points_are_cells_to_repair(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"row 2 holds '0,3' in column 'thrust', which is not a number;"):
+        load(tmp_path, PLAIN.replace("0.3", "0,3"), MAPPING)
+    with pytest.raises(InputError, match=r"row 1 holds '1\.0' in column 'gain', which is not a number"):
+        load(tmp_path, PLAIN.replace("0.", "0,").replace("0,1;1;", "0,1;1.0;"), MAPPING)
+
+
 def test_scattered_rows_are_put_together_by_label_and_time(tmp_path: Path) -> None:
     data = load(tmp_path, PLAIN, MAPPING)
     assert data.lengths.tolist() == [3, 2]

@@ -114,6 +114,8 @@ def load(
     if unused:
         findings.append(Finding("left out", "note", f"columns that are not used: {listed(unused)}"))
     file.read(kinds)
+    if file.decimal != ".":
+        findings.append(Finding("decimals", "note", f"numbers are read with a decimal comma, as in 20{file.decimal}5"))
     if file.rows == 0:
         raise InputError(f"{source}: holds no rows, so no episodes")
     metadata = replace(metadata, findings=tuple(findings))
