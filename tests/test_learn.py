@@ -212,7 +212,7 @@ def test_a_finished_run_gives_its_result_at_once(finished, monkeypatch) -> None:
     assert again.table == found.table
     assert again.why == found.why
     np.testing.assert_array_equal(again.policy.act(np.ones(2)), found.policy.act(np.ones(2)))
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="exists already: continue it with `resume=True`, or choose another `run`"):
         learn(f"npz:{folder}/log.npz", "5m", run=folder / "run", **TINY)
     with pytest.raises(InputError, match="budget = 5m, not 2h"):
         learn(f"npz:{folder}/log.npz", "2h", run=folder / "run", resume=True, **TINY)
