@@ -31,6 +31,10 @@ def test_every_public_name_says_what_it_is_and_what_it_takes(name: str) -> None:
             assert re.search(rf"\b{one}\b", text), f"nothing is said about `{one}`"
 
 
+def test_names_that_are_looked_up_on_first_use_are_completed() -> None:
+    assert set(trajstitch.__all__) <= set(dir(trajstitch))
+
+
 def test_data_may_be_named_by_uri_or_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(LOG, f"npz:{tmp_path}/log.npz")
     algorithm = BC(steps=5, hidden=(4,))
