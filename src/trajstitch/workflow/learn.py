@@ -14,7 +14,7 @@ from trajstitch.data.source_facts import action_bounds
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
 from trajstitch.evaluation.evaluate import environment_sizes
-from trajstitch.formats.columns import Columns
+from trajstitch.formats.columns import Columns, require_columns
 from trajstitch.learning.bounds import Bounds, check_bounds, check_seeds
 from trajstitch.policies.policy import Policy, load_policy
 from trajstitch.progress import logger
@@ -140,6 +140,7 @@ def learn(
         compare: Only clone, so that all of the time goes into the verdict on the original data, its best tenth and the
             stitched data under equal settings.
     """
+    require_columns(columns)
     settings = replace(_settings(budget, seed, config, steps, seeds, episodes), compare=compare)
     job: dict[str, Any] = {"budget": budget, "environment": environment, "settings": asdict(settings)}
     if isinstance(data, str | Path):
