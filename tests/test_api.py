@@ -11,6 +11,7 @@ import trajstitch
 from point import collect
 from trajstitch import BC, InputError, cli
 from trajstitch.formats import save
+from trajstitch.formats.columns import require_columns
 
 PAGE = (Path(__file__).parents[1] / "docs" / "api.md").read_text()
 LOG = collect(episodes=12, length=10)
@@ -29,6 +30,23 @@ def test_every_public_name_says_what_it_is_and_what_it_takes(name: str) -> None:
     if inspect.isfunction(found) and len(inspect.signature(found).parameters) > 3:
         for one in inspect.signature(found).parameters:
             assert re.search(rf"\b{one}\b", text), f"nothing is said about `{one}`"
+
+
+def test_names_that_are_looked_up_on_first_use_are_completed() -> None:
+    assert set(trajstitch.__all__) <= set(dir(trajstitch))
+
+
+@pytest.mark.parametrize("columns", ["columns.toml", {"observations": ["x"]}])
+def test_columns_of_another_type_are_refused_in_one_line(columns: object) -> None:
+    with pytest.raises(InputError, match=r"must be a trajstitch.Columns, such as .*from_toml.*, not a (str|dict)$"):
+        require_columns(columns)
+
+
+def test_a_file_of_columns_is_named_by_text_or_path(tmp_path: Path) -> None:
+    (tmp_path / "columns.toml").write_text('reward = "gain"')
+    expected = trajstitch.Columns(reward="gain")
+    assert trajstitch.Columns.from_toml(f"{tmp_path}/columns.toml") == expected
+    assert trajstitch.Columns.from_toml(tmp_path / "columns.toml") == expected
 
 
 def test_data_may_be_named_by_uri_or_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,7 +235,14 @@ def test_training_ends_with_an_estimate_beside_other_runs(log: str, tmp_path: Pa
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
     assert command("train", "bc", log, *TINY, "--run", first) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    for words in ("ESTIMATES of the return over 60 steps", "first ~", "logged behaviour", "of held-out episodes"):
+    for words in (
+        "ESTIMATES of the return over 60 steps",
+        "first ~",
+        "logged behaviour",
+        "of held-out episodes",
+        "~: estimated",
+        "OTHER-RUN",
+    ):
         assert words in shown
     assert command("train", "bc", log, *TINY, "--seed", "7", "--run", second, "--against", first, "--json") == 0
     result = json.loads(capsys.readouterr().out)["estimate"]

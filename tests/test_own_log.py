@@ -101,6 +101,18 @@ def test_split_keeps_every_whole_step_and_the_lots_name(log: str) -> None:
     assert known.tolist() == [False, False, True, False, True, False, True, False, False, False, False]
 
 
+def test_splitting_into_short_parts_is_said(log: str, tmp_path: Path) -> None:
+    cells = plant.rows(lots=2, steps=40)
+    for row in cells[4::5]:
+        row[2] = ""
+    shreds = load(plant.write(tmp_path / "shreds.csv", cells), missing="split")
+    notes = {one.check: one.detail for one in shreds.metadata.findings}
+    assert "half of them have 4 steps or fewer" in notes["mended"]
+    assert "`missing=interpolate`" in notes["mended"]
+    notes = {one.check: one.detail for one in load(log, missing="split").metadata.findings}
+    assert "half of them" not in notes["mended"]
+
+
 def test_interpolation_draws_straight_lines_through_cells_and_gaps(log: str, tmp_path: Path) -> None:
     data, whole = load(log, missing="interpolate"), load(plant.write(tmp_path / "whole.csv", plant.rows()))
     assert names(data) == names(whole)

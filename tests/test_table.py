@@ -250,6 +250,35 @@ def first_column(data: Trajectories) -> list[float | None]:
     return [None if np.isnan(number) else number for number in data.observations[:, 0].tolist()]
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (PLAIN.replace("x", "T [°C]").encode("cp1252"), "its header is not UTF-8 text: save it as UTF-8"),
+        (PLAIN.replace("r1", "Öl 1").encode("cp1252"), "is not UTF-8 text: save it as UTF-8"),
+    ],
+)
+def test_a_file_of_other_text_than_utf8_says_so(tmp_path: Path, text: bytes, says: str) -> None:
+    (tmp_path / "log.csv").write_bytes(text)
+    with pytest.raises(InputError, match=says):
+        formats.load(f"table:{tmp_path}/log.csv", columns=MAPPING)
+
+
+def test_decimal_commas_are_read_where_no_comma_separates(tmp_path: Path) -> None:
+    commas = load(tmp_path, PLAIN.replace("0.", "0,").replace(";7;", ";-7,5e1;"), MAPPING)
+    points = load(tmp_path, PLAIN.replace(";7;", ";-7.5e1;"), MAPPING)
+    assert commas.equals(points)
+    notes = [finding.detail for finding in commas.metadata.findings if finding.check == "decimals"]
+    assert notes == ["numbers are read with a decimal comma, as in 20,5"]
+    assert not any(finding.check == "decimals" for finding in points.metadata.findings)
+
+
+def test_a_few_commas_among_points_are_cells_to_repair(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"row 2 holds '0,3' in column 'thrust', which is not a number;"):
+        load(tmp_path, PLAIN.replace("0.3", "0,3"), MAPPING)
+    with pytest.raises(InputError, match=r"row 1 holds '1\.0' in column 'gain', which is not a number"):
+        load(tmp_path, PLAIN.replace("0.", "0,").replace("0,1;1;", "0,1;1.0;"), MAPPING)
+
+
 def test_scattered_rows_are_put_together_by_label_and_time(tmp_path: Path) -> None:
     data = load(tmp_path, PLAIN, MAPPING)
     assert data.lengths.tolist() == [3, 2]
@@ -495,7 +524,7 @@ def truncate_parquet(path: Path) -> None:
     [
         ("log.csv", lambda path: None, "no such file"),
         ("log.csv", lambda path: path.mkdir(), "is a folder"),
-        ("log.csv", lambda path: path.write_bytes(b""), "can't tell which columns"),
+        ("log.csv", lambda path: path.write_bytes(b""), "log.csv: is empty"),
         ("log.csv", lambda path: path.write_bytes(b"\x7fELF\0\0\0"), "is neither a CSV nor a Parquet file"),
         ("log.csv", lambda path: path.write_text("obs,action,reward\n"), "holds no rows"),
         ("log.csv.gz", lambda path: path.write_bytes(gzip.compress(LOG.encode() * 99)[:-40]), "copy or download"),

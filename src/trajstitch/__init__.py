@@ -142,4 +142,8 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"trajstitch.{_HOME[name]}"), name)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 keep_programs()

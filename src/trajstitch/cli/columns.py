@@ -1,8 +1,6 @@
 """The flags that say how a data set is read, shared by every command that reads data."""
 
-import sys
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,19 +72,8 @@ def _with_known_environment(columns: Columns) -> Columns:
     if columns.environment is None:
         return columns
     try:
-        import_for(columns.environment, "columns.environment")
-        environments.spec_json(columns.environment)
+        environments.named(columns.environment)
     except InputError as error:
         logger.warning(f"{error}: going on without it")
         return replace(columns, environment=None)
     return columns
-
-
-def import_for(environment: str | None, flag: str) -> None:
-    """Import what stands before the colon in an environment's id: the user's own word, as for gymnasium.make."""
-    module, colon, _ = (environment or "").rpartition(":")
-    if colon and module not in sys.modules:
-        try:
-            import_module(module)
-        except (ImportError, ValueError) as error:
-            raise InputError(f"`{flag}`: {module!r} can't be imported ({error})") from error

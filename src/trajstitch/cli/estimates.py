@@ -53,8 +53,8 @@ def print_estimates(result: dict[str, Any]) -> None:
     out.print(table)
     where = "of held-out episodes" if result["held_out"] else "of the data"
     out.print(
-        "outside: share of the steps beyond the data; distance: to the nearest logged step (1: as between logged "
-        f"episodes); action error: from the logged actions {where}, scaled to ±1",
+        "~: estimated; outside: share of the steps beyond the data; distance: to the nearest logged step (1: as "
+        f"between logged episodes); action error: from the logged actions {where}, scaled to ±1",
         soft_wrap=True,
     )
     moving = [one["name"] for one in result["estimates"] if one["estimated"] is not None and not one["settled"]]

@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 
 from trajstitch.benchmark import sources
 from trajstitch.cli.charts import number
-from trajstitch.cli.columns import ColumnFlags, import_for
+from trajstitch.cli.columns import ColumnFlags
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.evaluation.compare import LOGGED
 from trajstitch.evaluation.scores import Interval
@@ -48,8 +48,9 @@ class Command(ColumnFlags):
     """Only clone, so that all of the time goes into one verdict: does stitching pay, beside the original data and its
     best tenth under equal settings?"""
     environment: str | None = None
-    """Gymnasium id of the environment to roll out in, if the data names none or another one; MODULE:ID imports your own
-    module first. Without any, returns are estimated from the data."""
+    """Environment to roll out in, if the data names none or another one: a Gymnasium id such as Hopper-v5, or your own
+    as MODULE:NAME, where NAME is a class or an id that the module registers. Without any, returns are estimated from
+    the data."""
     seed: Annotated[int, SEED] = 0
     """Seed of the stitching, and the first of the policies'."""
     resume: bool = False
@@ -58,7 +59,6 @@ class Command(ColumnFlags):
     """Print JSON instead of text."""
 
     def execute(self) -> None:
-        import_for(self.environment, "environment")
         reading = self.reading(self.source)
         mended = self.missing is not None or self.resample is not None or self.allow_changed
         data = sources.load(self.source, allow_large=self.allow_large, **reading) if mended else self.source

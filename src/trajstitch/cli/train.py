@@ -123,8 +123,9 @@ class Train(ColumnFlags, Generic[Method]):
         )
         if estimate is not None:
             print_estimates(estimate)
-        again = "compare them with other runs" if estimate is not None else "score them"
-        stdout().print(f"{again} with: trajstitch evaluate {run.folder}", soft_wrap=True)
+        others = " OTHER-RUN" if estimate is not None else ""
+        again = "compare them with those of another run" if others else "score them"
+        stdout().print(f"{again} with: trajstitch evaluate {run.folder}{others}", soft_wrap=True)
 
     def _original(self, data: Trajectories) -> Trajectories | None:
         """Return the logged data to estimate on; None where there is an environment, or the original isn't known."""

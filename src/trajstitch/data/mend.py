@@ -25,6 +25,8 @@ Missing = Literal["split", "interpolate", "drop"]
 
 LONGEST = 10
 """Steps in a row that interpolation may fill."""
+SHORT = 0.5
+"""Share of the episodes' usual length below which parts of them are short."""
 GAP = 1.5
 """A step is a gap if it takes this many times as long as usual: one that is left out takes twice as long."""
 EVEN = 0.1
@@ -110,6 +112,11 @@ def _mended(data: Trajectories, missing: Missing | None) -> Trajectories:
         f"{verb}: {int(wrong.sum()):,} of {len(data):,} episodes with missing values or gaps; {len(made):,} episodes "
         f"and {made.steps:,} of {data.steps:,} steps now"
     )
+    if missing == "split" and (usual := float(np.median(made.lengths))) < SHORT * np.median(data.lengths):
+        detail += (
+            f"; half of them have {usual:.0f} steps or fewer, which shows little of what follows from an action: "
+            "`missing=interpolate` leaves whole what lacks a few values in a row"
+        )
     findings = (*findings, Finding("mended", "note", detail))
     return replace(made, metadata=replace(data.metadata, findings=findings))
 

@@ -46,6 +46,14 @@ BETWEEN = " / "
 NUMBER = r"^[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$|^[+-]?(?i:nan|inf|infinity)$"
 """A text that is a number."""
 
+NUMBERS = {".": NUMBER, ",": NUMBER.replace(r"\.", ",")}
+"""The same, by the sign before its decimals."""
+
+NOT_UTF8 = (
+    "is not UTF-8 text: save it as UTF-8 (spreadsheets call it CSV UTF-8), or convert it as by "
+    "`iconv -f WINDOWS-1252 -t UTF-8`"
+)
+
 WORDS = {
     **dict.fromkeys(("true", "t", "yes", "1", "1.0"), True),
     **dict.fromkeys(("false", "f", "no", "0", "0.0"), False),
@@ -66,6 +74,7 @@ class Parquet:
             self.names: list[str] = self.file.schema_arrow.names
             self.rows: int = self.file.metadata.num_rows
             self.metadata: dict[bytes, bytes] = self.file.schema_arrow.metadata or {}
+            self.decimal = "."
         except Exception as error:  # Arrow's own errors are of many types
             raise InputError(f"{path}: is not a whole Parquet file: copy or download it again") from error
         _require_few_columns(self.names, path, budget)
@@ -132,7 +141,12 @@ class Csv:
             raise InputError(f"{path}: can't be unpacked: copy or download it again") from error
         if b"\0" in head:
             raise InputError(f"{path}: is neither a CSV nor a Parquet file")
-        line = head.decode("utf-8-sig", errors="replace").partition("\n")[0].rstrip("\r")
+        if not head.strip():
+            raise InputError(f"{path}: is empty")
+        try:
+            line = head.partition(b"\n")[0].decode("utf-8-sig").rstrip("\r")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: its header {NOT_UTF8}") from error
         self.delimiter = max(",;\t", key=line.count)
         try:
             self.names = [name.strip() for name in next(csv.reader([line], delimiter=self.delimiter), [])]
@@ -140,6 +154,7 @@ class Csv:
             raise InputError(f"{path}: its first line is no CSV header ({error}): repair its line ends") from error
         _require_few_columns(self.names, path, budget)
         self.metadata: dict[bytes, bytes] = {}
+        self.decimal = "."
         self.unreadable: dict[str, tuple[Bool[np.ndarray, " rows"], str]] = {}
         """For each column with cells that hold text instead of a number: which ones, and the first one's text."""
 
@@ -155,31 +170,41 @@ class Csv:
                 if "invalid value" not in str(error):
                     raise InputError(explained) from error
                 try:
-                    self._read_as_text(kinds, explained)
+                    self._read_as_text(kinds)
                 except (pa.ArrowException, OSError) as error:  # bytes that are no text
                     raise InputError(explained) from error
         self.rows: int = self.table.num_rows
 
-    def _read_as_text(self, kinds: Mapping[str, Kind], explained: str) -> None:
-        """Read numbers as text first, so that cells that hold none can be counted."""
+    def _read_as_text(self, kinds: Mapping[str, Kind]) -> None:
+        """Read numbers as text first, so that cells that hold none can be counted.
+
+        Where no comma separates the cells, one may stand before decimals: if more cells are numbers then.
+        """
         as_text: dict[str, Kind] = {name: "time" if kind == "number" else kind for name, kind in kinds.items()}
         self.table = self._read(as_text, use_threads=True)
-        for name, kind in kinds.items():
-            if kind == "number":
-                self._convert(name, explained)
+        columns = {
+            name: pyarrow.compute.call_function("utf8_trim_whitespace", [self.table.column(name)])
+            for name, kind in kinds.items()
+            if kind == "number"
+        }
+        signs = [sign for sign in NUMBERS if sign != self.delimiter]
+        wrong = {sign: {name: _matches_not(text, NUMBERS[sign]) for name, text in columns.items()} for sign in signs}
+        self.decimal = min(signs, key=lambda sign: sum(int(cells.sum()) for cells in wrong[sign].values()))
+        for name, text in columns.items():
+            self._convert(name, text, wrong[self.decimal][name])
 
-    def _convert(self, name: str, explained: str) -> None:
+    def _convert(self, name: str, text: pa.ChunkedArray, wrong: Bool[np.ndarray, " rows"]) -> None:
         """Turn a column of text into numbers. Cells that hold none become blank; if most do, the column is another."""
-        text = pyarrow.compute.call_function("utf8_trim_whitespace", [self.table.column(name)])
-        options = pyarrow.compute.MatchSubstringOptions(NUMBER)
-        numeric = pyarrow.compute.call_function("match_substring_regex", [text], options)
-        wrong = ~np.asarray(numeric.fill_null(True).to_numpy(), bool)
         count, filled = int(wrong.sum()), len(text) - text.null_count
-        if count > filled / 2:
-            raise InputError(explained)
         if count:
-            self.unreadable[name] = wrong, str(text[int(np.argmax(wrong))].as_py())
-        numbers = pyarrow.compute.call_function("if_else", [numeric, text, pa.scalar(None, pa.string())])
+            row = int(np.argmax(wrong))
+            self.unreadable[name] = wrong, str(text[row].as_py())
+            if count > filled / 2:
+                raise InputError(f"{self.path}: {_no_number(f'row {row + 1}', str(text[row].as_py()), name)}")
+        numbers = pyarrow.compute.call_function("if_else", [pa.array(wrong), pa.scalar(None, pa.string()), text])
+        if self.decimal != ".":
+            options = pyarrow.compute.ReplaceSubstringOptions(self.decimal, ".")
+            numbers = pyarrow.compute.call_function("replace_substring", [numbers], options)
         at = self.table.schema.get_field_index(name)
         self.table = self.table.set_column(at, name, numbers.cast(pa.float64()))
 
@@ -202,15 +227,25 @@ class Csv:
         value, count = re.search(r"invalid value '(.*)'", text), re.search(r"Expected (\d+) columns, got (\d+)", text)
         where = f"row {int(row[1]) - 1}" if row else "a row"
         if column and value:
-            return (
-                f"{where} holds {value[1]!r} in column {self.names[int(column[1])]!r}, which is not a number: repair it"
-            )
+            return _no_number(where, value[1], self.names[int(column[1])])
+        if "UTF8" in text:
+            return f"{where if row else 'a cell'} {NOT_UTF8}"
         if count:
             return f"{where} has {count[2]} values for {count[1]} columns: the file is damaged or cut short there"
         return f"is not a CSV file that can be read ({text.splitlines()[0]})"
 
     def column(self, name: str) -> pa.ChunkedArray:
         return self.table.column(name)
+
+
+def _matches_not(text: pa.ChunkedArray, pattern: str) -> Bool[np.ndarray, " rows"]:
+    options = pyarrow.compute.MatchSubstringOptions(pattern)
+    matches = pyarrow.compute.call_function("match_substring_regex", [text], options)
+    return ~np.asarray(matches.fill_null(True).to_numpy(), bool)
+
+
+def _no_number(where: str, value: str, column: str) -> str:
+    return f"{where} holds {value!r} in column {column!r}, which is not a number: repair it"
 
 
 def open_table(path: Path, budget: Budget) -> Parquet | Csv:

@@ -75,8 +75,9 @@ class Columns:
                 raise InputError(f"`columns.{name}` must be a number, not nan")
 
     @classmethod
-    def from_toml(cls, path: Path) -> "Columns":
+    def from_toml(cls, path: str | Path) -> "Columns":
         """Read the columns from a TOML file whose keys are the names of these fields."""
+        path = Path(path)
         require_readable(path)
         try:
             given = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -91,6 +92,15 @@ class Columns:
         found = cls(**{key: _from_toml(value, key, defaults[key], path) for key, value in given.items()})
         found.check()
         return found
+
+
+def require_columns(columns: object) -> None:
+    """Raise unless these are columns, or None."""
+    if columns is not None and not isinstance(columns, Columns):
+        raise InputError(
+            "`columns` must be a trajstitch.Columns, such as trajstitch.Columns.from_toml('columns.toml'), not a "
+            f"{type(columns).__name__}"
+        )
 
 
 def resolve(columns: Columns, names: Sequence[str], source: str) -> tuple[Columns, tuple[str, ...]]:

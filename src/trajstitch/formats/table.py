@@ -31,7 +31,7 @@ from trajstitch.data.trajectories import Finding, Metadata, Provenance, Trajecto
 from trajstitch.errors import InputError
 from trajstitch.formats import files
 from trajstitch.formats.arrow import Kind, Rows, open_table
-from trajstitch.formats.columns import Columns, describe, listed, resolve
+from trajstitch.formats.columns import Columns, describe, listed, require_columns, resolve
 from trajstitch.formats.limits import Budget
 from trajstitch.formats.metadata import AGAIN, from_json, parse_object, to_json, without_seal
 from trajstitch.formats.own_layout import is_layout, layout_column, with_layout
@@ -75,6 +75,7 @@ def load(
     Blank cells, rows that can't be placed and text where numbers should be raise an error that counts them; if
     `tolerant`, they are NaN or left out, and a finding counts them.
     """
+    require_columns(columns)
     path, source = Path(location), f"table:{location}"
     files.require_readable(path)
     if path.name.endswith(CSV) and not allow_changed:
@@ -114,6 +115,8 @@ def load(
     if unused:
         findings.append(Finding("left out", "note", f"columns that are not used: {listed(unused)}"))
     file.read(kinds)
+    if file.decimal != ".":
+        findings.append(Finding("decimals", "note", f"numbers are read with a decimal comma, as in 20{file.decimal}5"))
     if file.rows == 0:
         raise InputError(f"{source}: holds no rows, so no episodes")
     metadata = replace(metadata, findings=tuple(findings))
@@ -130,6 +133,7 @@ def load(
 
 def save(data: Trajectories, location: str, *, force: bool, columns: Columns | None = None) -> None:
     """Write a table. `columns` gives the names of the columns to write; `*` becomes a column's number."""
+    require_columns(columns)
     path = Path(location)
     _require_ending(path)
     names = names_to_write(columns or Columns(), data, f"table:{location}")

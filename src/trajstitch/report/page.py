@@ -25,10 +25,13 @@ MARK = '<meta name="generator" content="trajstitch report">'
 """What a page of ours says near its start: such a file may be replaced by a newer page."""
 
 
-def write_page(folders: Sequence[Path], target: Path) -> Path:
-    """Write the page of the runs in these folders; return the file. Only a page of ours is replaced."""
+def write_page(folders: Sequence[Path], target: Path, sentence: str | None = None) -> Path:
+    """Write the page of the runs in these folders; return the file. Only a page of ours is replaced.
+
+    The page begins with `sentence`; if not given, with what a comparison of the runs says.
+    """
     require_replaceable(target)
-    page = render(read_entries(folders))
+    page = render(read_entries(folders), sentence)
     with replacing(target, force=True) as fresh:
         fresh.write_text(page, encoding="utf-8")
     return target
@@ -68,7 +71,7 @@ def read_entries(folders: Sequence[Path]) -> list[Entry]:
     return entries
 
 
-def render(entries: Sequence[Entry]) -> str:
+def render(entries: Sequence[Entry], sentence: str | None = None) -> str:
     """Return the page as HTML."""
     environment = Environment(
         loader=PackageLoader("trajstitch.report", "assets"), autoescape=True, undefined=StrictUndefined
@@ -80,7 +83,7 @@ def render(entries: Sequence[Entry]) -> str:
     return environment.get_template("page.html.j2").render(
         entries=entries,
         title=entries[0].title if not several else f"{len(entries)} runs",
-        sentence=compare.sentence(entries) if several else None,
+        sentence=sentence or (compare.sentence(entries) if several else None),
         compared=compare.table(entries) if several else None,
         compared_scores=data["compare"] is not None,
         style=Markup((ASSETS / "page.css").read_text(encoding="utf-8")),

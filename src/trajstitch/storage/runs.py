@@ -69,21 +69,22 @@ class Run:
         config: dict[str, Any],
         *,
         resume: bool = False,
-        force: bool = False,
+        force: bool | None = None,
         command: str | None = None,
         free: Collection[str] = (),
     ) -> AnyRun:
         """Make a new run, or with `resume` continue an existing one of the same kind and config.
 
         Settings that are `free` may have changed since. With `force`, and without `resume`, a run that is there is
-        removed first. `command` is what a user types to run the job again: this process's command line if not given.
+        removed first; it is None where a user can't ask for that. `command` is what a user types to run the job again:
+        this process's command line if not given.
         """
         config = json.loads(json.dumps(config))
-        again = force and not resume and (folder / "run.json").is_file()
+        again = bool(force) and not resume and (folder / "run.json").is_file()
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder} is a file: `run` must be a folder")
         if not _is_new(folder) and not again:
-            _require_resume(folder, resume)
+            _require_resume(folder, resume, force)
             cls.open(folder, kind)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -95,7 +96,7 @@ class Run:
         if again:
             _empty(folder)
         if not _is_new(folder):  # looked at again: only now nobody else can change it
-            _require_resume(folder, resume)
+            _require_resume(folder, resume, force)
             run.facts = cls.open(folder, kind).facts
             _tell_versions(run.facts, folder)
             before = run.facts["config"]
@@ -301,9 +302,10 @@ def _is_new(folder: Path) -> bool:
     return not folder.exists() or all(path.name.startswith(PREFIX) for path in folder.iterdir())
 
 
-def _require_resume(folder: Path, resume: bool) -> None:
+def _require_resume(folder: Path, resume: bool, force: bool | None) -> None:
     if not resume:
-        again = " start it again with `force=True`," if (folder / "run.json").is_file() else ""
+        removable = force is not None and (folder / "run.json").is_file()
+        again = " start it again with `force=True`," if removable else ""
         raise InputError(f"{folder} exists already: continue it with `resume=True`,{again} or choose another `run`")
 
 

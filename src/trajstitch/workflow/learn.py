@@ -14,7 +14,7 @@ from trajstitch.data.source_facts import action_bounds
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
 from trajstitch.evaluation.evaluate import environment_sizes
-from trajstitch.formats.columns import Columns
+from trajstitch.formats.columns import Columns, require_columns
 from trajstitch.learning.bounds import Bounds, check_bounds, check_seeds
 from trajstitch.policies.policy import Policy, load_policy
 from trajstitch.progress import logger
@@ -128,7 +128,8 @@ def learn(
         budget: About how long it may take, such as 5m, 30m or 2h.
         run: Folder that keeps everything, with a page that shows it.
         resume: Go on after the last finished stage of the run in that folder.
-        environment: Gymnasium id of the environment to roll out in, in place of the one that the data names.
+        environment: Environment to roll out in, in place of the one that the data names: a Gymnasium id such as
+            Hopper-v5, or your own as MODULE:NAME, where NAME is a class or an id that the module registers.
         columns: What the columns of a table hold.
         allow_large: Load data whose file declares far more than it holds.
         seed: Seed of the stitching, and the first of the policies'.
@@ -139,6 +140,7 @@ def learn(
         compare: Only clone, so that all of the time goes into the verdict on the original data, its best tenth and the
             stitched data under equal settings.
     """
+    require_columns(columns)
     settings = replace(_settings(budget, seed, config, steps, seeds, episodes), compare=compare)
     job: dict[str, Any] = {"budget": budget, "environment": environment, "settings": asdict(settings)}
     if isinstance(data, str | Path):
@@ -206,8 +208,8 @@ def _learn(
 def _with_environment(data: Trajectories, environment: str | None) -> tuple[Trajectories, bool]:
     """Return the data with the environment that was named, and whether there is one to roll out in."""
     if environment is not None:
-        spec = environments.spec_json(environment)
-        data = replace(data, metadata=replace(data.metadata, evaluation_environment=spec))
+        longest = int(data.lengths.max(initial=0)) or None
+        data = replace(data, metadata=environments.with_environment(data.metadata, environment, longest))
     known = environments.environment_id(data.metadata)
     if known is None:
         return data, False

@@ -31,6 +31,11 @@ class Method:
         """Which data, in a few words."""
         return DESCRIPTIONS[self.data] + (f", best {self.top:.0%}" if self.top < 1 else "")
 
+    @property
+    def imitates_log(self) -> bool:
+        """Whether its policies are to act as the logged ones do: other methods are to act better, so otherwise."""
+        return self.algorithm == "bc" and self.data == "logged" and self.top == 1
+
     def configured(self, steps: int) -> Any:
         """Return the algorithm with this many gradient steps."""
         return algorithm_class(self.algorithm)(steps=steps)

@@ -112,7 +112,7 @@ class Job:
         with self._stage("evaluate"):
             rows, choice, unit, paid = self._evaluate(folders, plan, held_out)
         with self._stage("page"):
-            self._page(folders)
+            self._page(folders, choice.sentence if paid is None else f"{paid} {choice.sentence}")
         policy = load_policies(folders[choice.name])[choice.seed]
         chosen = self.run.path("policy.safetensors")
         with self.run.writing():
@@ -138,8 +138,9 @@ class Job:
         """Say which stage it is and what is left in all; record the time it takes, also if it is interrupted."""
         number, of = STAGES.index(name) + 1, len(STAGES)
         if number > 1:
-            left = max(self._expected() - self._spent(), 0)
-            logger.info(f"stage {number} of {of}, {name}: {in_words(left)} left in all, as planned")
+            left = self._expected() - self._spent()
+            when = f"{in_words(left)} left in all, as planned" if left > 0 else f"{in_words(-left)} over the plan"
+            logger.info(f"stage {number} of {of}, {name}: {when}")
         start = time.monotonic()
         try:
             with in_stage(number, of, name):
@@ -290,7 +291,9 @@ class Job:
             logger.info(f"policies {number} of {len(methods)}: {method.name} ({method.learns_from})")
             folder = self.run.path(method.name)
             algorithm, seeds = method.configured(plan.steps[method.algorithm]), (plan.seeds, self.settings.seed)
-            options = {"top": method.top, "hold_out": 0.0, "held_out": held_out, "source": facts}
+            # Held out are logged episodes, good and bad: they show what a clone of all of them can predict, no other.
+            apart = held_out if method.imitates_log else None
+            options = {"top": method.top, "hold_out": 0.0, "held_out": apart, "source": facts}
             try:
                 with in_stage(number, len(methods), method.learns_from):
                     train_run(data, algorithm, folder, *seeds, **options, resume=True)
@@ -360,10 +363,10 @@ class Job:
         steps[np.random.default_rng(0).permutation(data.steps)[:MOST_STEPS]] = True
         return {name: action_errors(group, data, steps)["action_error"] for name, group in policies.items()}
 
-    def _page(self, folders: dict[str, Path]) -> None:
+    def _page(self, folders: dict[str, Path], sentence: str) -> None:
         stitching = self.run.path("stitch")
         runs = [*([stitching] if (stitching / "run.json").is_file() else []), *folders.values()]
         try:
-            write_page(runs, self.run.path("report.html"))
+            write_page(runs, self.run.path("report.html"), sentence)
         except InputError as error:
             logger.warning(f"the page can't be written: {error}")
