@@ -74,7 +74,6 @@ SETS = (
     "hopper/medium-replay",
     "hopper/medium-expert",
     "walker2d/medium",
-    "walker2d/medium-replay",
     "halfcheetah/medium-replay",
 )
 EPISODES = 20
@@ -98,7 +97,7 @@ class Benchmark:
     worlds: str = ""
     """Names of worlds, with commas between, or none; if not given, those that the method was not chosen on."""
     sets: str = ""
-    """Names of built-in sets, with commas between, or none; if not given, six of them."""
+    """Names of built-in sets, with commas between, or none; if not given, five of them."""
     transitions: int = 10_000
     """Transitions of a built-in set."""
     steps: int = 1_000

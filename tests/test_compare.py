@@ -13,6 +13,7 @@ from controllers import Controller, controller, mean_action, scaled
 from test_policies import chain, one_step
 from test_train import TINY, command, refused, swings
 from trajstitch.benchmark.sources import load_original
+from trajstitch.data import maze
 from trajstitch.data.stitch_record import original_of
 from trajstitch.data.trajectories import Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
@@ -46,6 +47,19 @@ def estimated(comparison: Comparison, name: str) -> Interval:
     found = of(comparison, name).estimated
     assert found is not None
     return found
+
+
+def test_a_policy_that_would_go_through_a_wall_nobody_bumped_into_is_not_called_better() -> None:
+    data = trajstitch.collect(trajstitch.Collect("maze/mixed", 3_000))
+    behind = np.array([0.1, -0.1])
+
+    def straight(rows: np.ndarray) -> np.ndarray:
+        ways = np.where(rows[:, :1] < behind[0] / 2, behind, maze.GOAL) - rows
+        return ways / np.maximum(np.abs(ways).max(1, keepdims=True), maze.STEP)
+
+    found = compare({"straight": controller(data, straight)}, data)
+    assert found.verdict("straight") == "can't tell"
+    assert not of(found, "straight").covered
 
 
 @pytest.mark.parametrize("name", ["set-point", "costs", "exogenous"])

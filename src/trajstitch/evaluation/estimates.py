@@ -23,9 +23,11 @@ from trajstitch.progress import progress
 FITS, SMALLER_FITS = 12, 5
 """Resamplings of as many episodes as there are, and of half as many."""
 WITHIN = 0.9
-"""A rollout has left the data if it is farther from it than this share of logged episodes ever is."""
+"""A rollout has left the data if it is farther from it than this share of logged episodes ever is, either its states or
+its states and actions together. What is done at random takes actions far from each other, so that their distances alone
+would let a rollout go on through states that nobody was in, such as those on both sides of a wall."""
 NEAR = 0.1
-"""Distance that is never beyond the data, in standard deviations: dense data must not make every gap in it count."""
+"""Distances that are never beyond the data, in standard deviations: dense data must not make every gap in it count."""
 MOST_STEPS = 20_000
 """Logged steps to fit to, at most."""
 MOST_STARTS = 100
@@ -91,10 +93,11 @@ def rolled_out(policies: Sequence[Policy], data: Trajectories, seed: int = 0) ->
                     counts = np.bincount(random.integers(len(data), size=episodes), minlength=len(data))
                 models.append((counts[starts] == 0, LoggedModel.fit(steps, counts, random)))
                 advance(1)
-            limit = max(float(np.quantile(np.concatenate([model.farthest for _, model in models]), WITHIN)), NEAR)
+            farthest = np.concatenate([model.farthest for _, model in models], 1)
+            limit, state_limit = (float(one) for one in np.maximum(np.quantile(farthest, WITHIN, axis=1), NEAR))
             found = []
             for apart, model in models:
-                found.append(_one_fit(policies, model, starts, apart, limit, horizon, random))
+                found.append(_one_fit(policies, model, starts, apart, limit, state_limit, horizon, random))
                 advance(1)
             return Rollouts.stacked(found)
 
@@ -115,10 +118,11 @@ def _one_fit(
     episodes: Integer[np.ndarray, " starts"],
     apart: Bool[np.ndarray, " starts"],
     limit: float,
+    state_limit: float,
     horizon: int,
     random: np.random.Generator,
 ) -> Rollouts:
-    """Roll policies out from first states of episodes that were not fitted, until they are beyond the `limit`."""
+    """Roll policies out from first states of episodes that were not fitted, until they are beyond a limit."""
     data, observations = model.steps.data, model.steps.observations
     starts = episodes[apart]
     shape = len(policies), len(starts)
@@ -135,7 +139,7 @@ def _one_fit(
             actions[its] = policies[number].act(now[its])
         inputs = model.inputs(now, actions)
         distance, similar = model.similar(inputs)
-        left = distance > limit
+        left = (distance > limit) | (model.state_distance(inputs) > state_limit)
         bounds[:, going[left]] = remaining[:, horizon - time, None]
         beyond[going[left]] = horizon - time
         going, inputs, similar = going[~left], inputs[~left], similar[~left]
