@@ -71,8 +71,8 @@ MEASURED_ON = (
 )
 SETS = (
     "maze/mixed",
-    "hopper/medium-replay",
     "hopper/medium-expert",
+    "hopper/medium-replay",
     "walker2d/medium",
     "halfcheetah/medium-replay",
 )
@@ -107,7 +107,8 @@ class Benchmark:
     json: Path | None = None
     """Write all cells here."""
     page: Path | None = None
-    """Page to write; if not given, docs/results/verdicts.md, or without worlds verdicts-sets.md."""
+    """Page to write, also if only some sets or worlds are named; if not given, docs/results/verdicts.md, or without
+    worlds verdicts-sets.md."""
 
 
 def learned(data: Trajectories, steps: int, seed: int) -> dict[str, Sequence[Policy]]:
@@ -208,8 +209,9 @@ def sure(gain: float, error: float) -> bool:
 
 def code() -> str:
     """Return a hash of the code that cells depend on."""
-    rooms = ("data", "learning", "models", "stitching", "policies", "evaluation")
+    rooms = ("data", "learning", "models", "stitching", "policies", "evaluation", "benchmark")
     files = [path for room in rooms for path in (ROOT / "src" / "trajstitch" / room).glob("*.py")]
+    files += (ROOT / "src" / "trajstitch" / "benchmark" / "ladders").glob("*.safetensors")
     files += [ROOT / "tests" / f"{name}.py" for name in ("world", "worlds", "mazes", "plants", "controllers")]
     made = hashlib.blake2b(digest_size=5)
     for path in sorted(files):
@@ -387,7 +389,7 @@ def main(config: Benchmark) -> None:
     text = page(cells, config, call)
     stdout().print(text, soft_wrap=True)
     where = config.page or PAGES / ("verdicts-sets.md" if config.worlds == "none" else "verdicts.md")
-    if names in ([*SETS], [*SETS, *MEASURED_ON]):
+    if config.page or names in ([*SETS], [*SETS, *MEASURED_ON]):
         pages.write(where, text)
     else:
         print(f"{where}: not written, since not everything is measured", file=sys.stderr)

@@ -18,6 +18,7 @@ from trajstitch.data.stitch_record import original_of
 from trajstitch.data.trajectories import Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.evaluation.compare import Comparison, Estimate, compare
+from trajstitch.evaluation.estimates import limits_of
 from trajstitch.evaluation.scores import Interval
 from trajstitch.formats import save
 from trajstitch.policies.bc import BC
@@ -59,7 +60,15 @@ def test_a_policy_that_would_go_through_a_wall_nobody_bumped_into_is_not_called_
 
     found = compare({"straight": controller(data, straight)}, data)
     assert found.verdict("straight") == "can't tell"
-    assert not of(found, "straight").covered
+
+
+def test_most_logged_episodes_are_within_both_limits() -> None:
+    farthest = np.random.default_rng(0).normal(size=(2, 1_000)) ** 2 * [[1.0], [20.0]]
+    limits = limits_of(farthest)
+    outside = farthest > np.array(limits)[:, None]
+    assert abs(outside.any(0).mean() - 0.1) < 0.005
+    assert abs(outside[0].mean() - outside[1].mean()) < 0.005
+    assert limits_of(farthest[:1].repeat(2, 0)) == pytest.approx([np.quantile(farthest[0], 0.9)] * 2, rel=0.05)
 
 
 @pytest.mark.parametrize("name", ["set-point", "costs", "exogenous"])

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
+from scipy.stats import rankdata
 
 from trajstitch.data import ragged
 from trajstitch.data.ranking import full_length
@@ -93,8 +94,7 @@ def rolled_out(policies: Sequence[Policy], data: Trajectories, seed: int = 0) ->
                     counts = np.bincount(random.integers(len(data), size=episodes), minlength=len(data))
                 models.append((counts[starts] == 0, LoggedModel.fit(steps, counts, random)))
                 advance(1)
-            farthest = np.concatenate([model.farthest for _, model in models], 1)
-            limit, state_limit = (float(one) for one in np.maximum(np.quantile(farthest, WITHIN, axis=1), NEAR))
+            limit, state_limit = limits_of(np.concatenate([model.farthest for _, model in models], 1))
             found = []
             for apart, model in models:
                 found.append(_one_fit(policies, model, starts, apart, limit, state_limit, horizon, random))
@@ -102,6 +102,16 @@ def rolled_out(policies: Sequence[Policy], data: Trajectories, seed: int = 0) ->
             return Rollouts.stacked(found)
 
         return several(FITS, len(data)), several(SMALLER_FITS, len(data) // 2)
+
+
+def limits_of(farthest: Float[np.ndarray, "two episodes"]) -> tuple[float, float]:
+    """Return the distance of a state and action, and of a state, beyond which a rollout has left the data.
+
+    A share `WITHIN` of logged episodes never exceeds either, and either is exceeded by about as many.
+    """
+    ranks = rankdata(farthest, axis=1) / farthest.shape[1]
+    both, state = np.maximum(np.quantile(farthest, np.quantile(ranks.max(0), WITHIN), axis=1), NEAR)
+    return float(both), float(state)
 
 
 def _some(data: Trajectories, random: np.random.Generator) -> Trajectories:
