@@ -297,7 +297,7 @@ def by_verdict(some: list[Pair]) -> list[list[str]]:
 BANDS = ((-np.inf, -0.5), (-0.5, -SMALLEST), (-SMALLEST, SMALLEST), (SMALLEST, 0.5), (0.5, np.inf))
 BAND_NAMES = ("worse by over 0.5", "worse", f"within {SMALLEST:g}", "better", "better by over 0.5")
 COUNTS = ("pairs", "told apart", "wrong", "not sure", "can't tell", "of which beyond the data")
-HEAD = ("rows", "episodes", *COUNTS, "true within interval", "seconds")
+HEAD = ("rows", "episodes", *COUNTS, "steps beyond the data", "true within interval", "seconds")
 BROKEN = {"BC reversed", "mean action", "BC halved"}
 
 
@@ -305,8 +305,9 @@ def row(place: str, cells: list[dict[str, Any]]) -> list[str]:
     some = [pair for cell in cells for pair in pairs(cell)]
     inside = [one for cell in cells for one in within(cell)]
     seconds = np.mean([cell["seconds"]["compare"] for cell in cells])
-    shown = f"{sum(inside)} of {len(inside)}" if inside else "nothing estimated"
-    return [place, f"{cells[0]['rows']:,}", f"{cells[0]['logged']:,}", *counts(some), shown, f"{seconds:.0f}"]
+    known = [one["outside"] for cell in cells for one in cell["comparison"]["estimates"] if one["estimated"]]
+    shown = (f"{np.mean(known):.0%}", f"{sum(inside)} of {len(inside)}") if inside else ("nothing estimated", "")
+    return [place, f"{cells[0]['rows']:,}", f"{cells[0]['logged']:,}", *counts(some), *shown, f"{seconds:.0f}"]
 
 
 def kinds(of: dict[str, list[Pair]]) -> str:
