@@ -102,6 +102,8 @@ class Benchmark:
     """Transitions of a built-in set."""
     steps: int = 1_000
     """Gradient steps of cloning; IQL takes twice as many."""
+    finished: bool = False
+    """Measure nothing, and show what is finished: places may then have fewer seeds than `seeds`."""
     cells: Path | None = None
     """Folder of finished cells; if not given, one for the code and settings, under benchmarks/results/verdicts."""
     json: Path | None = None
@@ -297,7 +299,7 @@ def by_verdict(some: list[Pair]) -> list[list[str]]:
 BANDS = ((-np.inf, -0.5), (-0.5, -SMALLEST), (-SMALLEST, SMALLEST), (SMALLEST, 0.5), (0.5, np.inf))
 BAND_NAMES = ("worse by over 0.5", "worse", f"within {SMALLEST:g}", "better", "better by over 0.5")
 COUNTS = ("pairs", "told apart", "wrong", "not sure", "can't tell", "of which beyond the data")
-HEAD = ("rows", "episodes", *COUNTS, "steps beyond the data", "true within interval", "seconds")
+HEAD = ("seeds", "rows", "episodes", *COUNTS, "steps beyond the data", "true within interval", "seconds")
 BROKEN = {"BC reversed", "mean action", "BC halved"}
 
 
@@ -307,7 +309,8 @@ def row(place: str, cells: list[dict[str, Any]]) -> list[str]:
     seconds = np.mean([cell["seconds"]["compare"] for cell in cells])
     known = [one["outside"] for cell in cells for one in cell["comparison"]["estimates"] if one["estimated"]]
     shown = (f"{np.mean(known):.0%}", f"{sum(inside)} of {len(inside)}") if inside else ("nothing estimated", "")
-    return [place, f"{cells[0]['rows']:,}", f"{cells[0]['logged']:,}", *counts(some), *shown, f"{seconds:.0f}"]
+    sizes = f"{len(cells)}", f"{cells[0]['rows']:,}", f"{cells[0]['logged']:,}"
+    return [place, *sizes, *counts(some), *shown, f"{seconds:.0f}"]
 
 
 def kinds(of: dict[str, list[Pair]]) -> str:
@@ -351,6 +354,7 @@ def page(cells: list[dict[str, Any]], config: Benchmark, call: dict[str, Any]) -
         verdicts={name: markdown_table(("said", "pairs", *BAND_NAMES), by_verdict(some)) for name, some in of.items()},
         sets=table(kept["built-in sets"], "set"),
         worlds=table(kept["worlds"], "world"),
+        seeds=sorted({sum(one["place"] == place for one in cells) for place in {cell["place"] for cell in cells}}),
         has_sets=bool(kept["built-in sets"]),
         has_worlds=bool(kept["worlds"]),
         wrong=[one for one in every if one.wrong],
@@ -364,6 +368,7 @@ def page(cells: list[dict[str, Any]], config: Benchmark, call: dict[str, Any]) -
         most_episodes=MOST_EPISODES,
         sure=SURE,
         call=call,
+        command=call["command"].replace(" --finished", ""),
         commits=sorted({cell["commit"] for cell in cells}),
         known=", ".join(f"{package} {version}" for package, version in call["versions"].items()),
         minutes=sum(sum(cell["seconds"].values()) for cell in cells) / 60,
@@ -379,6 +384,8 @@ def main(config: Benchmark) -> None:
     for seed in range(config.seeds):
         for name in names:
             path = folder / f"{name.replace('/', '-')}-{seed}.json"
+            if not path.exists() and config.finished:
+                continue
             if not path.exists():
                 with replacing(path, force=True) as fresh:
                     fresh.write_text(json.dumps(measure(name, seed, config) | {"commit": call["commit"]}) + "\n")
