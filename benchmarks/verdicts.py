@@ -342,6 +342,9 @@ def page(cells: list[dict[str, Any]], config: Benchmark, call: dict[str, Any]) -
     if len(of) > 1:
         of = {"together": every} | of
 
+    places = dict.fromkeys(cell["place"] for cell in cells)
+    told = {cell["place"] for cell in cells if any(pair.told for pair in pairs(cell))}
+
     def table(some: list[dict[str, Any]], what: str) -> str:
         places = dict.fromkeys(cell["place"] for cell in some)
         return markdown_table(
@@ -354,9 +357,10 @@ def page(cells: list[dict[str, Any]], config: Benchmark, call: dict[str, Any]) -
         verdicts={name: markdown_table(("said", "pairs", *BAND_NAMES), by_verdict(some)) for name, some in of.items()},
         sets=table(kept["built-in sets"], "set"),
         worlds=table(kept["worlds"], "world"),
-        seeds=sorted({sum(one["place"] == place for one in cells) for place in {cell["place"] for cell in cells}}),
+        seeds=sorted({sum(one["place"] == place for one in cells) for place in places}),
         has_sets=bool(kept["built-in sets"]),
         has_worlds=bool(kept["worlds"]),
+        untold=[place for place in places if place not in told],
         wrong=[one for one in every if one.wrong],
         unsure=[one for one in every if one.told and not one.sure],
         chosen_on=CHOSEN_ON,

@@ -123,6 +123,8 @@ def test_the_page_shows_sets_and_worlds_apart_and_together() -> None:
     assert "together" not in alone
     assert "No verdict was wrong." in alone
     assert "costs" not in alone
+    assert "Nothing at all" not in alone
+    assert "Nothing at all is told on costs." in verdicts.page([cell("costs", "can't tell", 0.3)], config, CALL)
     assert "verdicts-sets.md" in verdicts.page([on_world], config, CALL)
 
 
