@@ -13,10 +13,12 @@ from controllers import Controller, controller, mean_action, scaled
 from test_policies import chain, one_step
 from test_train import TINY, command, refused, swings
 from trajstitch.benchmark.sources import load_original
+from trajstitch.data import maze
 from trajstitch.data.stitch_record import original_of
 from trajstitch.data.trajectories import Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.evaluation.compare import Comparison, Estimate, compare
+from trajstitch.evaluation.estimates import limits_of
 from trajstitch.evaluation.scores import Interval
 from trajstitch.formats import save
 from trajstitch.policies.bc import BC
@@ -46,6 +48,27 @@ def estimated(comparison: Comparison, name: str) -> Interval:
     found = of(comparison, name).estimated
     assert found is not None
     return found
+
+
+def test_a_policy_that_would_go_through_a_wall_nobody_bumped_into_is_not_called_better() -> None:
+    data = trajstitch.collect(trajstitch.Collect("maze/mixed", 3_000))
+    behind = np.array([0.1, -0.1])
+
+    def straight(rows: np.ndarray) -> np.ndarray:
+        ways = np.where(rows[:, :1] < behind[0] / 2, behind, maze.GOAL) - rows
+        return ways / np.maximum(np.abs(ways).max(1, keepdims=True), maze.STEP)
+
+    found = compare({"straight": controller(data, straight)}, data)
+    assert found.verdict("straight") == "can't tell"
+
+
+def test_most_logged_episodes_are_within_both_limits() -> None:
+    farthest = np.random.default_rng(0).normal(size=(2, 1_000)) ** 2 * [[1.0], [20.0]]
+    limits = limits_of(farthest)
+    outside = farthest > np.array(limits)[:, None]
+    assert abs(outside.any(0).mean() - 0.1) < 0.005
+    assert abs(outside[0].mean() - outside[1].mean()) < 0.005
+    assert limits_of(farthest[:1].repeat(2, 0)) == pytest.approx([np.quantile(farthest[0], 0.9)] * 2, rel=0.05)
 
 
 @pytest.mark.parametrize("name", ["set-point", "costs", "exogenous"])

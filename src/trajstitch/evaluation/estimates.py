@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
+from scipy.stats import rankdata
 
 from trajstitch.data import ragged
 from trajstitch.data.ranking import full_length
@@ -23,9 +24,11 @@ from trajstitch.progress import progress
 FITS, SMALLER_FITS = 12, 5
 """Resamplings of as many episodes as there are, and of half as many."""
 WITHIN = 0.9
-"""A rollout has left the data if it is farther from it than this share of logged episodes ever is."""
+"""A rollout has left the data if it is farther from it than this share of logged episodes ever is, either its states or
+its states and actions together. What is done at random takes actions far from each other, so that their distances alone
+would let a rollout go on through states that nobody was in, such as those on both sides of a wall."""
 NEAR = 0.1
-"""Distance that is never beyond the data, in standard deviations: dense data must not make every gap in it count."""
+"""Distances that are never beyond the data, in standard deviations: dense data must not make every gap in it count."""
 MOST_STEPS = 20_000
 """Logged steps to fit to, at most."""
 MOST_STARTS = 100
@@ -91,14 +94,24 @@ def rolled_out(policies: Sequence[Policy], data: Trajectories, seed: int = 0) ->
                     counts = np.bincount(random.integers(len(data), size=episodes), minlength=len(data))
                 models.append((counts[starts] == 0, LoggedModel.fit(steps, counts, random)))
                 advance(1)
-            limit = max(float(np.quantile(np.concatenate([model.farthest for _, model in models]), WITHIN)), NEAR)
+            limit, state_limit = limits_of(np.concatenate([model.farthest for _, model in models], 1))
             found = []
             for apart, model in models:
-                found.append(_one_fit(policies, model, starts, apart, limit, horizon, random))
+                found.append(_one_fit(policies, model, starts, apart, limit, state_limit, horizon, random))
                 advance(1)
             return Rollouts.stacked(found)
 
         return several(FITS, len(data)), several(SMALLER_FITS, len(data) // 2)
+
+
+def limits_of(farthest: Float[np.ndarray, "two episodes"]) -> tuple[float, float]:
+    """Return the distance of a state and action, and of a state, beyond which a rollout has left the data.
+
+    A share `WITHIN` of logged episodes never exceeds either, and either is exceeded by about as many.
+    """
+    ranks = rankdata(farthest, axis=1) / farthest.shape[1]
+    both, state = np.maximum(np.quantile(farthest, np.quantile(ranks.max(0), WITHIN), axis=1), NEAR)
+    return float(both), float(state)
 
 
 def _some(data: Trajectories, random: np.random.Generator) -> Trajectories:
@@ -115,10 +128,11 @@ def _one_fit(
     episodes: Integer[np.ndarray, " starts"],
     apart: Bool[np.ndarray, " starts"],
     limit: float,
+    state_limit: float,
     horizon: int,
     random: np.random.Generator,
 ) -> Rollouts:
-    """Roll policies out from first states of episodes that were not fitted, until they are beyond the `limit`."""
+    """Roll policies out from first states of episodes that were not fitted, until they are beyond a limit."""
     data, observations = model.steps.data, model.steps.observations
     starts = episodes[apart]
     shape = len(policies), len(starts)
@@ -135,7 +149,7 @@ def _one_fit(
             actions[its] = policies[number].act(now[its])
         inputs = model.inputs(now, actions)
         distance, similar = model.similar(inputs)
-        left = distance > limit
+        left = (distance > limit) | (model.state_distance(inputs) > state_limit)
         bounds[:, going[left]] = remaining[:, horizon - time, None]
         beyond[going[left]] = horizon - time
         going, inputs, similar = going[~left], inputs[~left], similar[~left]

@@ -78,6 +78,10 @@ class LoggedSteps:
         allowed = np.clip(actions.astype(np.float64), self.low, self.high)
         return np.concatenate((states, self.actions.apply(allowed)), 1)
 
+    def states(self, inputs: Float[np.ndarray, "rows inputs"]) -> Float[np.ndarray, "rows relevant"]:
+        """Return the states of states and actions side by side."""
+        return inputs[:, : len(self.lowest)]
+
     def features_of(self, inputs: Float[np.ndarray, "rows inputs"]) -> Float[np.ndarray, "rows features"]:
         """Return a constant, the inputs, and random waves of the inputs."""
         waves = np.cos(inputs @ self._directions + self._phases) * (2 / FEATURES) ** 0.5
@@ -93,6 +97,8 @@ class LoggedModel:
     """The steps that it was fitted to."""
     tree: KDTree
     """Their inputs."""
+    states: KDTree
+    """Their states."""
     weights: Float[np.ndarray, "features outcomes"]
     missed: Float[np.ndarray, "steps outcomes"]
     """What the regression misses at each step."""
@@ -102,8 +108,8 @@ class LoggedModel:
     """R² of rewards in episodes that were not fitted, but for ends; 1 if they are all the same."""
     usual_distance: float
     """Median distance of a step that was not fitted to the nearest fitted one."""
-    farthest: Float[np.ndarray, " others"]
-    """Largest such distance of each of some episodes that were not fitted."""
+    farthest: Float[np.ndarray, "two others"]
+    """Largest such distance of each of some episodes that were not fitted, and that of its states alone."""
 
     @classmethod
     def fit(
@@ -120,11 +126,12 @@ class LoggedModel:
         gram[np.diag_indices_from(gram)] += RIDGE * np.maximum(np.diag(gram), 1e-6 * len(fitted))
         weights = cho_solve(cho_factor(gram), weighted.T @ steps.outcomes[smooth])
         missed = np.where(data.terminated[:, None], 0, steps.outcomes - steps.features @ weights)
-        tree = KDTree(steps.inputs[fitted])
+        tree, states = KDTree(steps.inputs[fitted]), KDTree(steps.states(steps.inputs[fitted]))
         others = random.permutation(np.flatnonzero((counts == 0) & (data.lengths > 0)))
         some = others[: max(1, np.searchsorted(np.cumsum(data.lengths[others]), REFERENCES))]
         apart = ragged.rows_of(data.offsets[some], data.lengths[some])
         distance, found = tree.query(steps.inputs[apart], nearest(len(fitted)))
+        both = np.stack((distance[:, 0], states.query(steps.states(steps.inputs[apart]))[0]))
         ends = ragged.offsets_of(data.lengths[some])[:-1]
         lasting = ~data.terminated[apart]
         shared, own = missed[fitted[found], -1].mean(1)[lasting], missed[apart[lasting], -1]
@@ -133,12 +140,13 @@ class LoggedModel:
             steps,
             fitted,
             tree,
+            states,
             weights,
             missed,
             share,
             _explained(own - share * shared, data.rewards, apart[lasting], smooth),
             max(float(np.median(distance[:, 0])), 1e-12),
-            np.maximum.reduceat(distance[:, 0], ends),
+            np.maximum.reduceat(both, ends, axis=1),
         )
 
     def inputs(
@@ -153,6 +161,10 @@ class LoggedModel:
         distance, found = self.tree.query(inputs, nearest(len(self.fitted)))
         return distance[:, 0], self.fitted[found]
 
+    def state_distance(self, inputs: Float[np.ndarray, "rows inputs"]) -> Float[np.ndarray, " rows"]:
+        """Return how far states are from the nearest fitted one, whatever the action."""
+        return self.states.query(self.steps.states(inputs))[0]
+
     def follow(
         self,
         inputs: Float[np.ndarray, "rows inputs"],
@@ -165,7 +177,7 @@ class LoggedModel:
         predicted = steps.features_of(inputs) @ self.weights
         rewards = predicted[:, -1] + self.reward_share * self.missed[similar, -1].mean(1)
         rewards = np.clip(rewards, *steps.reward_range)
-        states = inputs[:, : len(steps.lowest)] + predicted[:, :-1] + self.missed[drawn, :-1]
+        states = steps.states(inputs) + predicted[:, :-1] + self.missed[drawn, :-1]
         states = np.clip(states, steps.lowest, steps.highest)
         observations = steps.observations[data.state_rows[drawn] + 1].astype(np.float64)
         observations[:, steps.relevant] = steps.normaliser.undo(states)
