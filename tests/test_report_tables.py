@@ -83,12 +83,12 @@ def test_report_names_losses_ties_and_gaps(tmp_path):
     readme.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
     page = reported(
         tmp_path,
-        results("hopper/medium", "bc", [[50, 52, 54]]),
-        results("hopper/medium", "top-bc", [[40, 52, 60]]),
-        results("hopper/medium", "ts-bc", [[10], [12], [14]], stitching(30, 20, 0.4)),
-        results("hopper/medium", "ts-top-bc", [[41], [51], [61]], stitching(30, 20, 0.4)),
-        results("walker2d/expert", "bc", [[90, 91, 92]]),
-        results("walker2d/expert", "ts-bc", [[100], [101], [102]], stitching(90, 90)),
+        results("hopper/medium", "bc", [[50, 52, 52, 54]]),
+        results("hopper/medium", "top-bc", [[40, 52, 52, 60]]),
+        results("hopper/medium", "ts-bc", [[10], [12], [12], [14]], stitching(30, 20, 0.4)),
+        results("hopper/medium", "ts-top-bc", [[41], [51], [51], [61]], stitching(30, 20, 0.4)),
+        results("walker2d/expert", "bc", [[90, 91, 91, 92]]),
+        results("walker2d/expert", "ts-bc", [[100], [101], [101], [102]], stitching(90, 90)),
         readme=readme,
     )
     summary = readme.read_text()
@@ -99,7 +99,6 @@ def test_report_names_losses_ties_and_gaps(tmp_path):
     assert "TS + BC against BC: worse by more than chance on hopper/medium; better on walker2d/expert; neither" in page
     assert "in the mean of the sets 56.5 against 71.5" in page
     assert "| walker2d/expert | 1.00 [1.00, 1.00] | – |" in page
-    assert "its mean return fell on hopper/medium;" in page
     assert "of its length or more on hopper/medium (0.40)" in page
     assert "nothing was stitched on walker2d/expert" in page
     assert "| hopper/medium | 30.0 | 20.0 ± 0.0 | 4 of 10 | 4 of 10 | 1.00% | 90% | 0.400 | 0.500 |" in page

@@ -97,6 +97,8 @@ def collect(config: Collect) -> Trajectories:
     transitions = which.transitions if config.transitions is None else config.transitions
     check_bounds(config)
     if which.name == sets.MAZE:
+        if config.ladder is not None:
+            raise InputError(f"`ladder`: {sets.MAZE} is made by drivers of its own, not by a ladder of policies")
         return maze.collect(which.minari_id, which.name, transitions, config.seed)
     if not all(map(find_spec, ("mujoco", "imageio"))):
         raise InputError('this built-in set needs MuJoCo: pip install "trajstitch[mujoco]"; maze/mixed does without')

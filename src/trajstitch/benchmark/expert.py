@@ -54,7 +54,7 @@ class Expert:
     seed: Annotated[int, SEED] = 0
     """The first seed."""
     seeds: Annotated[int, Bounds(1)] = 1
-    """Seeds trained together; the best one becomes the ladder."""
+    """Seeds trained together; TD3's best one becomes the ladder, or SAC's whose sets come nearest to D4RL's."""
     environments: Annotated[int, Bounds(1)] = 8
     """Environments stepped together for each seed, in a process of its own."""
     round_steps: Annotated[int, Bounds(1)] = 25

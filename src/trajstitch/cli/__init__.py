@@ -30,7 +30,7 @@ VERBS = {
     "export": "write a policy as ONNX or safetensors, to run without trajstitch",
     "reproduce": "measure one of the paper's experiments and write its page",
     "report": "write a page that shows and compares runs",
-    "expert": "train a ladder of policies (TD3) for the built-in sets",
+    "expert": "train a ladder of policies (TD3 or SAC) for the built-in sets",
 }
 
 HELP = """\

@@ -42,6 +42,16 @@ class Scores:
             [self.scores[name, ours] for name in sets], [self.scores[name, theirs] for name in sets]
         )
 
+    @cached_property
+    def between_stitchings(self) -> float:
+        """Which share of the variance of scores, on one set and by one method, lies between stitchings."""
+        several = [one for one in self.scores.values() if one.ndim > 1 and min(one.shape) > 1]
+        within = np.array([one.var(axis=1, ddof=1).mean() for one in several])
+        of_means = np.array([one.mean(1).var(ddof=1) for one in several])
+        between = np.maximum(of_means - within / [one.shape[1] for one in several], 0) if several else np.zeros(0)
+        total = float((between + within).sum())
+        return float(between.sum()) / total if total > 0 else 0.0
+
     def verdicts(self, ours: str, theirs: str) -> dict[str, list[str]]:
         """Return the sets on which `ours` is worse, better, and neither by more than chance."""
         found = {name: verdict(self.better(ours, theirs, name)) for name in self.common(ours, theirs)}
@@ -70,9 +80,14 @@ def probability(improvement: Interval) -> str:
 
 
 @cache
-def false_alarms(stitchings: int, seeds: int) -> float:
-    """Return how often `verdict` calls one of two equal methods better, with policies of this many stitchings."""
+def false_alarms(stitchings: int, seeds: int, between: float) -> float:
+    """Return how often `verdict` calls one of two equal methods better, with policies of this many stitchings.
+
+    `between` is the share of the first method's variance that lies between stitchings.
+    """
     equals = np.random.default_rng(0).normal(size=(TRIALS, 2, stitchings, seeds))
+    of_stitchings = np.random.default_rng(1).normal(size=(TRIALS, stitchings, 1))
+    equals[:, 0] = between**0.5 * of_stitchings + (1 - between) ** 0.5 * equals[:, 0]
     called = [verdict(probability_of_improvement([one], [other.ravel()])) != "neither" for one, other in equals]
     return float(np.mean(called))
 

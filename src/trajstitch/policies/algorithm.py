@@ -6,17 +6,12 @@
 
 from typing import Any, Protocol, runtime_checkable
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.learning.fit import Objective
-from trajstitch.learning.networks import MLP
-from trajstitch.policies.policy import NetworkPolicy, Policy, PolicyNormaliser
-from trajstitch.policies.td3 import Actor
+from trajstitch.policies.policy import NetworkPolicy, Policy
 from trajstitch.policies.training_data import Sizes, TrainingData
 
 
@@ -76,18 +71,3 @@ def deploy_actor(model: Any, data: TrainingData, seed: int, steps: int, config: 
     """Return the policy of a model that has an `actor`: the default for actor-critics and cloning."""
     layers = [(np.asarray(weight), np.asarray(bias)) for weight, bias in model.actor.network.layers]
     return NetworkPolicy(layers, data.normaliser, seed, steps, config)
-
-
-def actor_of(policy: NetworkPolicy, normaliser: PolicyNormaliser) -> Actor:
-    """Return a deployed policy as an actor in JAX, for observations in another normaliser.
-
-    It acts like the policy where the policy's own normaliser is linear.
-    """
-    layers = [(jnp.asarray(weight), jnp.asarray(bias)) for weight, bias in policy.layers]
-    weight, bias = policy.layers[0]
-    own = policy.normaliser
-    shift = (normaliser.mean - own.mean) / own.std
-    layers[0] = jnp.asarray((normaliser.std / own.std)[:, None] * weight), jnp.asarray(bias + shift @ weight)
-    layers[-1] = (layers[-1][0][:, : policy.action_size], layers[-1][1][: policy.action_size])
-    network = MLP(len(normaliser.mean), [len(bias) for _, bias in layers[:-1]], policy.action_size, jax.random.key(0))
-    return Actor(eqx.tree_at(lambda network: network.layers, network, layers), (1.0,) * policy.action_size)

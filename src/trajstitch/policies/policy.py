@@ -103,10 +103,6 @@ class PolicyNormaliser(NamedTuple):
             seen = np.where(excess > 0, np.sign(seen) * (self.limit + np.log1p(excess)), seen)
         return seen.astype(np.float32)
 
-    def is_linear(self, observation: np.ndarray) -> bool:
-        """Return whether none of these observations is compressed."""
-        return not (np.abs(Normaliser(self.mean, self.std).apply(observation)) > self.limit).any()
-
     def to_unit(self, action: np.ndarray) -> np.ndarray:
         """Scale actions from their bounds to ±1."""
         return self._actions.apply(action).astype(np.float32)

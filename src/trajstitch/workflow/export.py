@@ -217,7 +217,7 @@ def described(exported: Exported) -> list[str]:
     lines.append(_side("takes", policy.observation_size, dtype, policy.config.get("observation_names")))
     lines.append(_side("gives", policy.action_size, "float32", policy.config.get("action_names")))
     if dtype == "float64":
-        lines.append("it takes float64 because some columns lie so far from 0 that float32 would lose them")
+        lines.append("it takes float64 because some columns lie too far from 0, or are too small or large, for float32")
     return lines
 
 
