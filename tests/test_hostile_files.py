@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 import resource
 import time
 import zipfile
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from h5py import h5s  # pyright: ignore[reportAttributeAccessIssue]
 
 import trajstitch
 from soak.samples import logged, rows, stitched, without_checksums
@@ -136,6 +138,67 @@ def test_soft_link_within_the_file_is_followed(tmp_path):
 
     write_d4rl(tmp_path / "log.hdf5", change)
     assert formats.load(f"d4rl:{tmp_path}/log.hdf5").equals(logged())
+
+
+def virtual_without_end(group: h5py.Group, name: str, other: Path) -> None:
+    layout = h5py.VirtualLayout((4,), "f4", maxshape=(None,))
+    source = h5py.VirtualSource(str(other), "rewards", (4,), maxshape=(None,))
+    layout[0 : h5s.UNLIMITED] = source[0 : h5s.UNLIMITED]  # pyright: ignore[reportArgumentType]
+    group.create_virtual_dataset(name, layout)
+
+
+@pytest.mark.parametrize("episode", [0, 2])
+def test_minari_set_of_virtual_datasets_opens_no_other_file(episode, tmp_path, minari_store):
+    trajstitch.save(logged(), "minari:my/log-v0")
+    os.mkfifo(tmp_path / "pipe")  # who opens it waits for ever
+    with h5py.File(minari_store / "my" / "log-v0" / "data" / "main_data.hdf5", "a") as file:
+        group = file[f"episode_{episode}"]
+        assert isinstance(group, h5py.Group)
+        del group["rewards"]
+        virtual_without_end(group, "rewards", tmp_path / "pipe")
+    assert "a virtual dataset" in refused("minari:my/log-v0")
+
+
+# Files of more parts than can be visited
+
+
+def test_hdf5_of_groups_within_groups_does_not_end_the_process(tmp_path):
+    with h5py.File(tmp_path / "log.hdf5", "w", libver="latest") as file:
+        group: h5py.Group = file
+        for _ in range(15_000):
+            group = group.create_group("g")
+    assert "groups within groups" in refused(f"d4rl:{tmp_path}/log.hdf5")
+
+
+def test_hdf5_whose_groups_share_parts_is_refused(minari_store):
+    trajstitch.save(logged(), "minari:my/log-v0")
+    folder = minari_store / "my" / "log-v0" / "data"
+    with h5py.File(folder / "main_data.hdf5", "a") as file:
+        del file["episode_0/observations"]
+        group = file.create_group("episode_0/observations")
+        for level in range(40):  # two ways at each level
+            inner = file.create_group(f"shared_{level}")
+            group["a"] = group["b"] = inner
+            group = inner
+        group["x"] = np.zeros((5, 3), "f4")
+    stored = without_checksums(json.loads((folder / "metadata.json").read_text()))
+    stored = {name: value for name, value in stored.items() if not name.endswith("_space")}
+    (folder / "metadata.json").write_text(json.dumps(stored))
+    assert "declares" in refused("minari:my/log-v0")
+
+
+@pytest.mark.parametrize(("size", "times"), [(1, 1100), (1_000_000, 70)])
+def test_hdf5_that_repeats_one_text_is_refused(size, times, tmp_path):
+    def change(file: h5py.File) -> None:
+        file["metadata/note"] = "x" * size
+        for number in range(times):
+            file[f"metadata/note_{number}"] = file["metadata/note"]
+
+    with h5py.File(tmp_path / "log.hdf5", "w", libver="latest") as file:
+        for name, array in rows().items():
+            file[name] = array
+        change(file)
+    assert "declares" in refused(f"d4rl:{tmp_path}/log.hdf5")
 
 
 # Files that declare more than they hold
