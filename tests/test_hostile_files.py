@@ -22,7 +22,7 @@ from h5py import h5s  # pyright: ignore[reportAttributeAccessIssue]
 import trajstitch
 from soak.samples import logged, rows, stitched, without_checksums
 from trajstitch import InputError, Metadata, cli, formats
-from trajstitch.data import environments
+from trajstitch.data import environments, spaces
 from trajstitch.data.environments import spec_json
 from trajstitch.errors import clean, one_line
 from trajstitch.formats import limits
@@ -269,6 +269,24 @@ def npz_with(path: Path, name: str, header: dict[str, object], content: bytes = 
 def test_npz_with_a_huge_shape_is_one_line(shape, tmp_path):
     npz_with(tmp_path / "log.npz", "rewards", {"descr": "<f4", "fortran_order": False, "shape": shape})
     assert "rewards declares another size than it has" in refused(f"npz:{tmp_path}/log.npz")
+
+
+def test_space_of_many_large_parts_is_refused(tmp_path):
+    box = {"type": "Box", "dtype": "float32", "shape": [1 << 20], "low": -1, "high": 1}
+    space = {"type": "Dict", "subspaces": {f"part_{number}": box for number in range(500)}}
+    with pytest.raises(InputError, match="more than 1,048,576 numbers"):
+        spaces.from_json(json.dumps(space))
+
+
+def test_numbers_wider_than_formats_keep_are_refused(tmp_path):
+    wide = {name: array.astype(np.longdouble) if array.dtype.kind == "f" else array for name, array in rows().items()}
+    np.savez(tmp_path / "log.npz", **wide)  # pyright: ignore[reportArgumentType]
+    assert "float128" in refused(f"npz:{tmp_path}/log.npz")
+    write_d4rl(tmp_path / "log.hdf5", put("rewards", lambda file, name: file.__setitem__(name, wide[name])))
+    assert "float128" in refused(f"d4rl:{tmp_path}/log.hdf5")
+    box = {"type": "Box", "dtype": "longdouble", "shape": [1], "low": -1, "high": 1}
+    with pytest.raises(InputError, match="float128"):
+        spaces.from_json(json.dumps(box))
 
 
 def test_npz_of_zeros_is_refused_unless_allowed(tmp_path):

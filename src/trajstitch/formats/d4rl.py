@@ -82,7 +82,7 @@ class _Rows:
         if found is None:
             present = listed(self.file.names() or ["nothing"])
             raise InputError(f"{self.source}: holds no {key} (it has {present}): is it a D4RL file?")
-        if found.dtype.kind not in kinds:
+        if found.dtype.kind not in kinds or found.dtype.itemsize > spaces.WIDEST:
             wanted = "floating-point numbers" if kinds == "f" else "numbers"
             raise InputError(f"{self.source}: {key} has dtype {found.dtype}: expected {wanted}")
         # Some of D4RL's own files have shape (steps, 1) here.
