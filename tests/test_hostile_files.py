@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import resource
+import subprocess
 import time
 import zipfile
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from trajstitch.data import environments, spaces
 from trajstitch.data.environments import spec_json
 from trajstitch.errors import clean, one_line
 from trajstitch.formats import limits
+from trajstitch.formats.columns import Columns
 from trajstitch.progress import SafeConsole, logger, progress
 from trajstitch.storage.markdown import markdown_table
 
@@ -360,6 +362,52 @@ def test_more_than_the_machine_has_is_refused_even_if_allowed(tmp_path, monkeypa
     monkeypatch.setattr(limits, "free_memory", lambda: 100)
     trajstitch.save(logged(), f"npz:{tmp_path}/log.npz")
     assert "memory are free" in refused(f"npz:{tmp_path}/log.npz", allow_large=True)
+
+
+# Tables of many parts, and names of many characters
+
+
+def write_parquet(path: Path, **columns: object) -> str:
+    table: dict[str, object] = dict.fromkeys(("obs", "action", "reward"), np.arange(12.0))
+    pyarrow.parquet.write_table(pa.table({**table, "done": np.arange(12) % 4 == 3, **columns}), path)
+    return f"table:{path}"
+
+
+def test_parquet_of_many_lists_is_loaded_at_once(tmp_path, monkeypatch):
+    lists = {f"obs_{number}": [[float(number), float(row)] for row in range(12)] for number in range(40)}
+    uri = write_parquet(tmp_path / "log.parquet", obs=np.arange(12.0), **lists)
+    asked = []
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *given, **options: asked.append(given) or run(*given, **options))
+    data = formats.load(uri, columns=Columns(observations=("obs_*",)))
+    np.testing.assert_array_equal(data.observations[0], [part for number in range(40) for part in (number, 0)])
+    assert len(asked) == 1
+
+
+def test_parquet_of_many_columns_takes_no_time_for_each(tmp_path):
+    table = {name: np.arange(4.0) for name in ("action", "reward", *(f"obs_{number}" for number in range(3000)))}
+    pyarrow.parquet.write_table(pa.table({**table, "done": np.arange(4) == 3}), tmp_path / "log.parquet")
+    start = time.process_time()
+    data = formats.load(f"table:{tmp_path}/log.parquet")
+    assert time.process_time() - start < 3
+    assert data.observation_size == 3000
+    np.testing.assert_array_equal(data.observations[:4], np.repeat(np.arange(4.0)[:, None], 3000, 1))
+
+
+def test_damaged_column_of_several_is_named(tmp_path):
+    uri = write_parquet(tmp_path / "log.parquet", obs_1=np.arange(12) / 7)
+    found = pyarrow.parquet.read_metadata(tmp_path / "log.parquet").row_group(0)
+    (chunk,) = (one for one in map(found.column, range(found.num_columns)) if one.path_in_schema == "obs_1")
+    content = bytearray((tmp_path / "log.parquet").read_bytes())
+    content[chunk.data_page_offset : chunk.data_page_offset + 20] = b"\xff" * 20
+    (tmp_path / "log.parquet").write_bytes(content)
+    assert "column 'obs_1' is damaged" in refused(uri, columns=Columns(observations=("obs*",)))
+
+
+def test_labels_in_an_unknown_time_zone_are_one_line(tmp_path):
+    stamps = pa.array(np.arange(12) // 4, pa.timestamp("ns", "Mars/Olympus"))
+    uri = write_parquet(tmp_path / "log.parquet", episode=stamps)
+    assert "column 'episode' can't be read" in refused(uri)
 
 
 # Environments
