@@ -25,6 +25,7 @@ from soak.samples import logged, rows, stitched, without_checksums
 from trajstitch import InputError, Metadata, cli, formats
 from trajstitch.data import environments, spaces
 from trajstitch.data.environments import spec_json
+from trajstitch.data.labels import Labels
 from trajstitch.errors import clean, one_line
 from trajstitch.formats import limits
 from trajstitch.formats.columns import Columns
@@ -326,7 +327,7 @@ def test_compressed_csv_is_unpacked_only_as_far_as_is_sane(tmp_path):
     assert "`allow_large=True`" in refused(f"table:{tmp_path}/log.csv.gz")
 
 
-def test_text_that_many_rows_share_is_kept_once(tmp_path):
+def test_text_that_many_rows_share_is_read_once(tmp_path):
     rows = 10_000
     label = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array(["x" * 1_000_000]))
     numbers = pa.array(np.arange(rows, dtype=np.float32))
@@ -334,7 +335,7 @@ def test_text_that_many_rows_share_is_kept_once(tmp_path):
     table = pa.table({"episode": label, "obs": numbers, "action": numbers, "reward": numbers, "done": ends})
     pyarrow.parquet.write_table(table, tmp_path / "log.parquet")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert len(formats.load(f"table:{tmp_path}/log.parquet")) == 1
+    assert "the name of an episode has 1,000,000 characters" in refused(f"table:{tmp_path}/log.parquet")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
 
 
@@ -408,6 +409,27 @@ def test_labels_in_an_unknown_time_zone_are_one_line(tmp_path):
     stamps = pa.array(np.arange(12) // 4, pa.timestamp("ns", "Mars/Olympus"))
     uri = write_parquet(tmp_path / "log.parquet", episode=stamps)
     assert "column 'episode' can't be read" in refused(uri)
+
+
+@pytest.mark.parametrize("count", [12, 200_000])
+def test_names_take_no_more_memory_than_they_have_characters(count, tmp_path):
+    names = ["n" * (5_000_000 if count == 12 else 900), *map(str, range(count - 1))]
+    columns = {name: np.zeros(count) for name in ("obs", "action", "reward")}
+    uri = write_parquet(tmp_path / "log.parquet", episode=pa.array(names), done=np.ones(count, bool), **columns)
+    line = refused(uri)
+    assert "the name of an episode has" in line
+    assert len(line) < 400
+
+
+def test_labels_that_metadata_makes_up_are_refused(tmp_path):
+    lengths = np.array([4, 4])
+    for stored in (
+        {"episodes": ["a", "b" * 5000], "times": None, "clock": None},
+        {"episodes": None, "times": {"starts": [0, 9], "step": 1}, "clock": ["x" * 1_000_000, "Z"]},
+        {"episodes": None, "times": {"starts": [0, 9], "step": 1}, "clock": ["T", "\x1b[31m"]},
+    ):
+        with pytest.raises(InputError, match="its labels are damaged"):
+            Labels.from_json(stored, lengths, "npz:log.npz")
 
 
 # Environments

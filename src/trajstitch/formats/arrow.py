@@ -17,6 +17,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from jaxtyping import Bool, Float, Integer, Shaped
 
+from trajstitch.data.labels import names_of
 from trajstitch.errors import InputError
 from trajstitch.formats.files import library, reason_of
 from trajstitch.formats.limits import Budget
@@ -366,7 +367,7 @@ class Rows:
         _, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
         order = np.sort(first)
         texts = [BETWEEN.join(str(values[codes[row]]) for codes, values in parts) for row in order.tolist()]
-        return np.argsort(np.argsort(first))[inverse], np.array(texts, dtype=np.str_)
+        return np.argsort(np.argsort(first))[inverse], names_of(texts, self.source)
 
     def times(self, name: str) -> tuple[Shaped[np.ndarray, " rows"], tuple[str, str] | None]:
         """Return a column of numbers or times, and how its time stamps are written (see `Labels.clock`)."""
