@@ -432,6 +432,14 @@ def test_labels_that_metadata_makes_up_are_refused(tmp_path):
             Labels.from_json(stored, lengths, "npz:log.npz")
 
 
+def test_checksum_that_is_a_pipe_or_without_end_is_not_read(tmp_path):
+    head = "episode,obs,act,reward\n"
+    for name, make in (("pipe", os.mkfifo), ("zero", lambda path: path.symlink_to("/dev/zero")), ("dir", Path.mkdir)):
+        (tmp_path / f"{name}.csv").write_text(head + "1,1,1,1\n" * 4)
+        make(tmp_path / f"{name}.csv.sha256")
+        assert formats.load(f"table:{tmp_path}/{name}.csv").steps == 4
+
+
 # Environments
 
 
