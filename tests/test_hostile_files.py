@@ -23,9 +23,11 @@ from h5py import h5s  # pyright: ignore[reportAttributeAccessIssue]
 import trajstitch
 from soak.samples import logged, rows, stitched, without_checksums
 from trajstitch import InputError, Metadata, cli, formats
+from trajstitch.benchmark.sources import load_original
 from trajstitch.data import environments, spaces
 from trajstitch.data.environments import spec_json
 from trajstitch.data.labels import Labels
+from trajstitch.data.stitch_record import StitchRecord
 from trajstitch.errors import clean, one_line
 from trajstitch.formats import limits
 from trajstitch.formats.columns import Columns
@@ -438,6 +440,14 @@ def test_checksum_that_is_a_pipe_or_without_end_is_not_read(tmp_path):
         (tmp_path / f"{name}.csv").write_text(head + "1,1,1,1\n" * 4)
         make(tmp_path / f"{name}.csv.sha256")
         assert formats.load(f"table:{tmp_path}/{name}.csv").steps == 4
+
+
+@pytest.mark.parametrize("count", [10**9, 10**18, -5, 0])
+def test_stitched_data_that_claims_other_originals_takes_no_memory(count):
+    data = stitched()
+    data = replace(data, metadata=StitchRecord(True, 1, count, 3, 1).added_to(data.metadata))
+    with pytest.raises(InputError, match="doesn't know its original"):
+        load_original(data)
 
 
 # Environments
