@@ -450,6 +450,16 @@ def test_stitched_data_that_claims_other_originals_takes_no_memory(count):
         load_original(data)
 
 
+def test_a_line_is_never_as_long_as_a_name(tmp_path, caplog):
+    uri = write_parquet(tmp_path / "log.parquet", **{"obs_" + "x" * 1_000_000: pa.array(["text"] * 12)})
+    line = refused(uri, columns=Columns(observations=("obs_*",)))
+    assert len(line) < 2200
+    assert line.endswith("leave it out")
+    with caplog.at_level(logging.INFO, "trajstitch"):
+        logger.info("y" * 1_000_000)
+    assert len(caplog.messages[-1]) < 2200
+
+
 # Environments
 
 
