@@ -29,7 +29,7 @@ from trajstitch.data.environments import spec_json
 from trajstitch.data.labels import Labels
 from trajstitch.data.stitch_record import StitchRecord
 from trajstitch.errors import clean, one_line
-from trajstitch.formats import limits
+from trajstitch.formats import limits, minari
 from trajstitch.formats.columns import Columns
 from trajstitch.progress import SafeConsole, logger, progress
 from trajstitch.storage.markdown import markdown_table
@@ -458,6 +458,40 @@ def test_a_line_is_never_as_long_as_a_name(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "trajstitch"):
         logger.info("y" * 1_000_000)
     assert len(caplog.messages[-1]) < 2200
+
+
+# Folders of strangers
+
+
+def damage_minari(store: Path, name: str, make: Callable[[Path], object]) -> None:
+    trajstitch.save(logged(), "minari:my/log-v0", force=True)
+    path = store / "my" / "log-v0" / "data" / name
+    path.rename(store.parent / name)
+    make(path)
+
+
+@pytest.mark.parametrize("name", ["metadata.json", "main_data.hdf5"])
+def test_links_out_of_a_minari_set_are_never_followed(name, minari_store):
+    damage_minari(minari_store, name, lambda path: path.symlink_to(minari_store.parent / name))
+    assert "is a link out of the set's folder" in refused("minari:my/log-v0")
+
+
+@pytest.mark.parametrize("name", ["metadata.json", "main_data.hdf5"])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"])
+def test_minari_set_of_pipes_and_devices_is_refused_unread(name, make, minari_store, capsys):
+    trajstitch.save(logged(), "minari:my/whole-v0")
+    damage_minari(minari_store, name, make)
+    refused("minari:my/log-v0")
+    assert cli.run(["sets", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["minari"]) == ["my/whole-v0"]
+
+
+def test_minari_set_that_is_elsewhere_as_a_whole_is_loaded(minari_store):
+    trajstitch.save(logged(), "minari:my/log-v0")
+    (minari_store / "my" / "log-v0").rename(minari_store.parent / "elsewhere")
+    (minari_store / "my" / "log-v0").symlink_to(minari_store.parent / "elsewhere")
+    assert formats.load("minari:my/log-v0").equals(logged())
+    assert minari.local_sets() == {"my/log-v0": {"episodes": 3, "steps": 12}}
 
 
 # Environments
