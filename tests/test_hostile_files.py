@@ -494,6 +494,17 @@ def test_minari_set_that_is_elsewhere_as_a_whole_is_loaded(minari_store):
     assert minari.local_sets() == {"my/log-v0": {"episodes": 3, "steps": 12}}
 
 
+# Text that no file can hold
+
+
+def test_metadata_that_is_no_unicode_is_one_line(tmp_path, minari_store):
+    data = replace(logged(), metadata=replace(logged().metadata, extra={"observation_names": ["\ud800", "y", "z"]}))
+    trajstitch.save(data, f"npz:{tmp_path}/log.npz")
+    trajstitch.save(data, "minari:my/log-v0")
+    for uri in (f"npz:{tmp_path}/log.npz", "minari:my/log-v0"):
+        assert "text that is no Unicode" in refused(uri)
+
+
 # Environments
 
 
