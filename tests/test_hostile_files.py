@@ -32,6 +32,9 @@ from trajstitch.errors import clean, one_line
 from trajstitch.formats import limits, minari
 from trajstitch.formats.columns import Columns
 from trajstitch.progress import SafeConsole, logger, progress
+from trajstitch.report.card import card
+from trajstitch.report.entry import Entry
+from trajstitch.report.page import render
 from trajstitch.storage.markdown import markdown_table
 
 SECRET = "the-secret-of-another-file"
@@ -503,6 +506,18 @@ def test_metadata_that_is_no_unicode_is_one_line(tmp_path, minari_store):
     trajstitch.save(data, "minari:my/log-v0")
     for uri in (f"npz:{tmp_path}/log.npz", "minari:my/log-v0"):
         assert "text that is no Unicode" in refused(uri)
+
+
+def test_page_and_card_show_what_would_deceive_as_codes():
+    evil = "\x1b[31m\u202e\ud800<script>"
+    entry = Entry(evil, "train", evil, [], [(evil, evil)], [("Command", evil)], evil, {"curves": {evil: [evil]}})
+    page = render([entry])
+    assert evil[5] not in page
+    assert "\\u202e" in page
+    page.encode()
+    made = card(logged(), stitched(), [], {"command": evil, "config": {"source": evil, "fingerprint": evil}}, uri=evil)
+    assert "<script>" not in made.replace("`", "").split("command", 1)[0]
+    assert not {"\x1b", "\u202e", "\ud800"} & set(made)
 
 
 # Environments
