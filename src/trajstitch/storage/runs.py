@@ -189,6 +189,9 @@ class Run:
         self.require_there()
         try:
             yield
+        except OSError as error:  # of a full or failing disk
+            self.require_there()
+            raise InputError(f"{self.folder}: can't be written ({error.strerror or error}): see to its disk") from error
         finally:
             self.require_there()
 
