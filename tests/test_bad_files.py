@@ -287,6 +287,16 @@ def test_checkpoint_that_can_scale_nothing(name, value, tmp_path):
         load_policy(tmp_path / "run")
 
 
+def test_the_same_tensors_are_the_same_bytes(tmp_path):
+    facts = {f"fact {number}": f'"é"\\n\x1b{number}' for number in range(9)}
+    for number in range(5):
+        save_tensors({"b": np.arange(3.0), "a": np.zeros(2, bool)}, tmp_path / f"{number}.safetensors", facts)
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+    tensors, found = read_tensors(tmp_path / "0.safetensors")
+    assert found == facts
+    np.testing.assert_array_equal(tensors["b"], np.arange(3.0))
+
+
 def test_state_of_another_dtype_is_refused(tmp_path):
     run = Run.start(tmp_path / "run", "train", {})
     import jax.numpy as jnp
