@@ -1,6 +1,10 @@
 """Files that are wrong in one way get one line that says in which."""
 
+import errno
 import json
+import os
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,14 +16,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from safetensors import SafetensorError
 
 import trajstitch
 from soak.samples import SAMPLES, logged, rows, stitched, without_checksums
 from trajstitch import InputError, Metadata, cli, formats, load_policy
 from trajstitch.data.stitch_record import StitchRecord, describe_stitching
 from trajstitch.formats.columns import Columns
+from trajstitch.storage import locks
 from trajstitch.storage.runs import Run
 from trajstitch.storage.tensors import read_tensors, save_tensors
+from trajstitch.workflow.export import export
 
 
 def refused(uri: str) -> str:
@@ -280,6 +287,16 @@ def test_checkpoint_that_can_scale_nothing(name, value, tmp_path):
         load_policy(tmp_path / "run")
 
 
+def test_the_same_tensors_are_the_same_bytes(tmp_path):
+    facts = {f"fact {number}": f'"é"\\n\x1b{number}' for number in range(9)}
+    for number in range(5):
+        save_tensors({"b": np.arange(3.0), "a": np.zeros(2, bool)}, tmp_path / f"{number}.safetensors", facts)
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+    tensors, found = read_tensors(tmp_path / "0.safetensors")
+    assert found == facts
+    np.testing.assert_array_equal(tensors["b"], np.arange(3.0))
+
+
 def test_state_of_another_dtype_is_refused(tmp_path):
     run = Run.start(tmp_path / "run", "train", {})
     import jax.numpy as jnp
@@ -290,9 +307,6 @@ def test_state_of_another_dtype_is_refused(tmp_path):
 
 
 def test_full_disk_in_a_run_folder_is_one_line(tmp_path):
-    import subprocess
-    import sys
-
     script = (
         "import resource, signal, sys, numpy as np\n"
         "from pathlib import Path\n"
@@ -307,6 +321,40 @@ def test_full_disk_in_a_run_folder_is_one_line(tmp_path):
     assert "InputError" in done.stderr.splitlines()[-1]
     assert "the disk is full; nothing was written" in done.stderr
     assert list(tmp_path.glob("*.safetensors")) == []
+
+
+def test_metrics_on_a_full_disk_are_one_line(tmp_path, monkeypatch):
+    run = Run.start(tmp_path / "run", "train", {})
+    run.path("metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(InputError, match="run: can't be written \\(No space left on device\\)"):
+        run.log(step=1)
+
+
+def test_a_lock_on_a_full_disk_is_held(tmp_path, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    class Holder: ...
+
+    holder = Holder()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        locks.hold(tmp_path / "lock", holder, "the run")
+    assert not locks.lost(tmp_path / "lock")
+    script = "import sys; from trajstitch.storage.locks import try_lock; sys.exit(try_lock(sys.argv[1]) is None)"
+    assert subprocess.run([sys.executable, "-c", script, str(tmp_path / "lock")], check=False).returncode == 1
+
+
+def test_exporting_to_a_full_disk_names_the_file(tmp_path, monkeypatch):
+    SAMPLES["training"].write(tmp_path)
+
+    def full(*_: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("trajstitch.storage.tensors.save_file", full)
+    with pytest.raises(InputError, match=r"/policy\.safetensors: the disk is full") as caught:
+        export(tmp_path / "run", tmp_path / "policy.safetensors", seed=0)
+    assert ".trajstitch-" not in str(caught.value)
 
 
 def test_csv_with_bytes_that_are_no_text_among_its_numbers(tmp_path):

@@ -3,7 +3,9 @@
 import io
 import json
 import logging
+import os
 import resource
+import subprocess
 import time
 import zipfile
 from collections.abc import Callable
@@ -16,15 +18,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from h5py import h5s  # pyright: ignore[reportAttributeAccessIssue]
 
 import trajstitch
 from soak.samples import logged, rows, stitched, without_checksums
 from trajstitch import InputError, Metadata, cli, formats
-from trajstitch.data import environments
+from trajstitch.benchmark.sources import load_original
+from trajstitch.data import environments, spaces
 from trajstitch.data.environments import spec_json
+from trajstitch.data.labels import Labels
+from trajstitch.data.stitch_record import StitchRecord
 from trajstitch.errors import clean, one_line
-from trajstitch.formats import limits
+from trajstitch.formats import limits, minari
+from trajstitch.formats.columns import Columns
 from trajstitch.progress import SafeConsole, logger, progress
+from trajstitch.report.card import card
+from trajstitch.report.entry import Entry
+from trajstitch.report.page import render
 from trajstitch.storage.markdown import markdown_table
 
 SECRET = "the-secret-of-another-file"
@@ -138,6 +148,67 @@ def test_soft_link_within_the_file_is_followed(tmp_path):
     assert formats.load(f"d4rl:{tmp_path}/log.hdf5").equals(logged())
 
 
+def virtual_without_end(group: h5py.Group, name: str, other: Path) -> None:
+    layout = h5py.VirtualLayout((4,), "f4", maxshape=(None,))
+    source = h5py.VirtualSource(str(other), "rewards", (4,), maxshape=(None,))
+    layout[0 : h5s.UNLIMITED] = source[0 : h5s.UNLIMITED]  # pyright: ignore[reportArgumentType]
+    group.create_virtual_dataset(name, layout)
+
+
+@pytest.mark.parametrize("episode", [0, 2])
+def test_minari_set_of_virtual_datasets_opens_no_other_file(episode, tmp_path, minari_store):
+    trajstitch.save(logged(), "minari:my/log-v0")
+    os.mkfifo(tmp_path / "pipe")  # who opens it waits for ever
+    with h5py.File(minari_store / "my" / "log-v0" / "data" / "main_data.hdf5", "a") as file:
+        group = file[f"episode_{episode}"]
+        assert isinstance(group, h5py.Group)
+        del group["rewards"]
+        virtual_without_end(group, "rewards", tmp_path / "pipe")
+    assert "a virtual dataset" in refused("minari:my/log-v0")
+
+
+# Files of more parts than can be visited
+
+
+def test_hdf5_of_groups_within_groups_does_not_end_the_process(tmp_path):
+    with h5py.File(tmp_path / "log.hdf5", "w", libver="latest") as file:
+        group: h5py.Group = file
+        for _ in range(15_000):
+            group = group.create_group("g")
+    assert "groups within groups" in refused(f"d4rl:{tmp_path}/log.hdf5")
+
+
+def test_hdf5_whose_groups_share_parts_is_refused(minari_store):
+    trajstitch.save(logged(), "minari:my/log-v0")
+    folder = minari_store / "my" / "log-v0" / "data"
+    with h5py.File(folder / "main_data.hdf5", "a") as file:
+        del file["episode_0/observations"]
+        group = file.create_group("episode_0/observations")
+        for level in range(40):  # two ways at each level
+            inner = file.create_group(f"shared_{level}")
+            group["a"] = group["b"] = inner
+            group = inner
+        group["x"] = np.zeros((5, 3), "f4")
+    stored = without_checksums(json.loads((folder / "metadata.json").read_text()))
+    stored = {name: value for name, value in stored.items() if not name.endswith("_space")}
+    (folder / "metadata.json").write_text(json.dumps(stored))
+    assert "declares" in refused("minari:my/log-v0")
+
+
+@pytest.mark.parametrize(("size", "times"), [(1, 1100), (1_000_000, 70)])
+def test_hdf5_that_repeats_one_text_is_refused(size, times, tmp_path):
+    def change(file: h5py.File) -> None:
+        file["metadata/note"] = "x" * size
+        for number in range(times):
+            file[f"metadata/note_{number}"] = file["metadata/note"]
+
+    with h5py.File(tmp_path / "log.hdf5", "w", libver="latest") as file:
+        for name, array in rows().items():
+            file[name] = array
+        change(file)
+    assert "declares" in refused(f"d4rl:{tmp_path}/log.hdf5")
+
+
 # Files that declare more than they hold
 
 
@@ -208,6 +279,24 @@ def test_npz_with_a_huge_shape_is_one_line(shape, tmp_path):
     assert "rewards declares another size than it has" in refused(f"npz:{tmp_path}/log.npz")
 
 
+def test_space_of_many_large_parts_is_refused(tmp_path):
+    box = {"type": "Box", "dtype": "float32", "shape": [1 << 20], "low": -1, "high": 1}
+    space = {"type": "Dict", "subspaces": {f"part_{number}": box for number in range(500)}}
+    with pytest.raises(InputError, match="more than 1,048,576 numbers"):
+        spaces.from_json(json.dumps(space))
+
+
+def test_numbers_wider_than_formats_keep_are_refused(tmp_path):
+    wide = {name: array.astype(np.longdouble) if array.dtype.kind == "f" else array for name, array in rows().items()}
+    np.savez(tmp_path / "log.npz", **wide)  # pyright: ignore[reportArgumentType]
+    assert "float128" in refused(f"npz:{tmp_path}/log.npz")
+    write_d4rl(tmp_path / "log.hdf5", put("rewards", lambda file, name: file.__setitem__(name, wide[name])))
+    assert "float128" in refused(f"d4rl:{tmp_path}/log.hdf5")
+    box = {"type": "Box", "dtype": "longdouble", "shape": [1], "low": -1, "high": 1}
+    with pytest.raises(InputError, match="float128"):
+        spaces.from_json(json.dumps(box))
+
+
 def test_npz_of_zeros_is_refused_unless_allowed(tmp_path):
     count = 40_000_000
     header = {"descr": "|b1", "fortran_order": False, "shape": (count,)}
@@ -243,7 +332,7 @@ def test_compressed_csv_is_unpacked_only_as_far_as_is_sane(tmp_path):
     assert "`allow_large=True`" in refused(f"table:{tmp_path}/log.csv.gz")
 
 
-def test_text_that_many_rows_share_is_kept_once(tmp_path):
+def test_text_that_many_rows_share_is_read_once(tmp_path):
     rows = 10_000
     label = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array(["x" * 1_000_000]))
     numbers = pa.array(np.arange(rows, dtype=np.float32))
@@ -251,7 +340,7 @@ def test_text_that_many_rows_share_is_kept_once(tmp_path):
     table = pa.table({"episode": label, "obs": numbers, "action": numbers, "reward": numbers, "done": ends})
     pyarrow.parquet.write_table(table, tmp_path / "log.parquet")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert len(formats.load(f"table:{tmp_path}/log.parquet")) == 1
+    assert "the name of an episode has 1,000,000 characters" in refused(f"table:{tmp_path}/log.parquet")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
 
 
@@ -279,6 +368,156 @@ def test_more_than_the_machine_has_is_refused_even_if_allowed(tmp_path, monkeypa
     monkeypatch.setattr(limits, "free_memory", lambda: 100)
     trajstitch.save(logged(), f"npz:{tmp_path}/log.npz")
     assert "memory are free" in refused(f"npz:{tmp_path}/log.npz", allow_large=True)
+
+
+# Tables of many parts, and names of many characters
+
+
+def write_parquet(path: Path, **columns: object) -> str:
+    table: dict[str, object] = dict.fromkeys(("obs", "action", "reward"), np.arange(12.0))
+    pyarrow.parquet.write_table(pa.table({**table, "done": np.arange(12) % 4 == 3, **columns}), path)
+    return f"table:{path}"
+
+
+def test_parquet_of_many_lists_is_loaded_at_once(tmp_path, monkeypatch):
+    lists = {f"obs_{number}": [[float(number), float(row)] for row in range(12)] for number in range(40)}
+    uri = write_parquet(tmp_path / "log.parquet", obs=np.arange(12.0), **lists)
+    asked = []
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *given, **options: asked.append(given) or run(*given, **options))
+    data = formats.load(uri, columns=Columns(observations=("obs_*",)))
+    np.testing.assert_array_equal(data.observations[0], [part for number in range(40) for part in (number, 0)])
+    assert len(asked) == 1
+
+
+def test_parquet_of_many_columns_takes_no_time_for_each(tmp_path):
+    table = {name: np.arange(4.0) for name in ("action", "reward", *(f"obs_{number}" for number in range(3000)))}
+    pyarrow.parquet.write_table(pa.table({**table, "done": np.arange(4) == 3}), tmp_path / "log.parquet")
+    start = time.process_time()
+    data = formats.load(f"table:{tmp_path}/log.parquet")
+    assert time.process_time() - start < 3
+    assert data.observation_size == 3000
+    np.testing.assert_array_equal(data.observations[:4], np.repeat(np.arange(4.0)[:, None], 3000, 1))
+
+
+def test_damaged_column_of_several_is_named(tmp_path):
+    uri = write_parquet(tmp_path / "log.parquet", obs_1=np.arange(12) / 7)
+    found = pyarrow.parquet.read_metadata(tmp_path / "log.parquet").row_group(0)
+    (chunk,) = (one for one in map(found.column, range(found.num_columns)) if one.path_in_schema == "obs_1")
+    content = bytearray((tmp_path / "log.parquet").read_bytes())
+    content[chunk.data_page_offset : chunk.data_page_offset + 20] = b"\xff" * 20
+    (tmp_path / "log.parquet").write_bytes(content)
+    assert "column 'obs_1' is damaged" in refused(uri, columns=Columns(observations=("obs*",)))
+
+
+def test_labels_in_an_unknown_time_zone_are_one_line(tmp_path):
+    stamps = pa.array(np.arange(12) // 4, pa.timestamp("ns", "Mars/Olympus"))
+    uri = write_parquet(tmp_path / "log.parquet", episode=stamps)
+    assert "column 'episode' can't be read" in refused(uri)
+
+
+@pytest.mark.parametrize("count", [12, 200_000])
+def test_names_take_no_more_memory_than_they_have_characters(count, tmp_path):
+    names = ["n" * (5_000_000 if count == 12 else 900), *map(str, range(count - 1))]
+    columns = {name: np.zeros(count) for name in ("obs", "action", "reward")}
+    uri = write_parquet(tmp_path / "log.parquet", episode=pa.array(names), done=np.ones(count, bool), **columns)
+    line = refused(uri)
+    assert "the name of an episode has" in line
+    assert len(line) < 400
+
+
+def test_labels_that_metadata_makes_up_are_refused(tmp_path):
+    lengths = np.array([4, 4])
+    for stored in (
+        {"episodes": ["a", "b" * 5000], "times": None, "clock": None},
+        {"episodes": None, "times": {"starts": [0, 9], "step": 1}, "clock": ["x" * 1_000_000, "Z"]},
+        {"episodes": None, "times": {"starts": [0, 9], "step": 1}, "clock": ["T", "\x1b[31m"]},
+    ):
+        with pytest.raises(InputError, match="its labels are damaged"):
+            Labels.from_json(stored, lengths, "npz:log.npz")
+
+
+def test_checksum_that_is_a_pipe_or_without_end_is_not_read(tmp_path):
+    head = "episode,obs,act,reward\n"
+    for name, make in (("pipe", os.mkfifo), ("zero", lambda path: path.symlink_to("/dev/zero")), ("dir", Path.mkdir)):
+        (tmp_path / f"{name}.csv").write_text(head + "1,1,1,1\n" * 4)
+        make(tmp_path / f"{name}.csv.sha256")
+        assert formats.load(f"table:{tmp_path}/{name}.csv").steps == 4
+
+
+@pytest.mark.parametrize("count", [10**9, 10**18, -5, 0])
+def test_stitched_data_that_claims_other_originals_takes_no_memory(count):
+    data = stitched()
+    data = replace(data, metadata=StitchRecord(True, 1, count, 3, 1).added_to(data.metadata))
+    with pytest.raises(InputError, match="doesn't know its original"):
+        load_original(data)
+
+
+def test_a_line_is_never_as_long_as_a_name(tmp_path, caplog):
+    uri = write_parquet(tmp_path / "log.parquet", **{"obs_" + "x" * 1_000_000: pa.array(["text"] * 12)})
+    line = refused(uri, columns=Columns(observations=("obs_*",)))
+    assert len(line) < 2200
+    assert line.endswith("leave it out")
+    with caplog.at_level(logging.INFO, "trajstitch"):
+        logger.info("y" * 1_000_000)
+    assert len(caplog.messages[-1]) < 2200
+
+
+# Folders of strangers
+
+
+def damage_minari(store: Path, name: str, make: Callable[[Path], object]) -> None:
+    trajstitch.save(logged(), "minari:my/log-v0", force=True)
+    path = store / "my" / "log-v0" / "data" / name
+    path.rename(store.parent / name)
+    make(path)
+
+
+@pytest.mark.parametrize("name", ["metadata.json", "main_data.hdf5"])
+def test_links_out_of_a_minari_set_are_never_followed(name, minari_store):
+    damage_minari(minari_store, name, lambda path: path.symlink_to(minari_store.parent / name))
+    assert "is a link out of the set's folder" in refused("minari:my/log-v0")
+
+
+@pytest.mark.parametrize("name", ["metadata.json", "main_data.hdf5"])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"])
+def test_minari_set_of_pipes_and_devices_is_refused_unread(name, make, minari_store, capsys):
+    trajstitch.save(logged(), "minari:my/whole-v0")
+    damage_minari(minari_store, name, make)
+    refused("minari:my/log-v0")
+    assert cli.run(["sets", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["minari"]) == ["my/whole-v0"]
+
+
+def test_minari_set_that_is_elsewhere_as_a_whole_is_loaded(minari_store):
+    trajstitch.save(logged(), "minari:my/log-v0")
+    (minari_store / "my" / "log-v0").rename(minari_store.parent / "elsewhere")
+    (minari_store / "my" / "log-v0").symlink_to(minari_store.parent / "elsewhere")
+    assert formats.load("minari:my/log-v0").equals(logged())
+    assert minari.local_sets() == {"my/log-v0": {"episodes": 3, "steps": 12}}
+
+
+# Text that no file can hold
+
+
+def test_metadata_that_is_no_unicode_is_one_line(tmp_path, minari_store):
+    data = replace(logged(), metadata=replace(logged().metadata, extra={"observation_names": ["\ud800", "y", "z"]}))
+    trajstitch.save(data, f"npz:{tmp_path}/log.npz")
+    trajstitch.save(data, "minari:my/log-v0")
+    for uri in (f"npz:{tmp_path}/log.npz", "minari:my/log-v0"):
+        assert "text that is no Unicode" in refused(uri)
+
+
+def test_page_and_card_show_what_would_deceive_as_codes():
+    evil = "\x1b[31m\u202e\ud800<script>"
+    entry = Entry(evil, "train", evil, [], [(evil, evil)], [("Command", evil)], evil, {"curves": {evil: [evil]}})
+    page = render([entry])
+    assert evil[5] not in page
+    assert "\\u202e" in page
+    page.encode()
+    made = card(logged(), stitched(), [], {"command": evil, "config": {"source": evil, "fingerprint": evil}}, uri=evil)
+    assert "<script>" not in made.replace("`", "").split("command", 1)[0]
+    assert not {"\x1b", "\u202e", "\ud800"} & set(made)
 
 
 # Environments

@@ -54,6 +54,34 @@ def test_a_command_that_a_library_keeps_busy_ends_and_leaves_nothing(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
+LOST = """
+    import atexit, os, signal, sys, time
+    from trajstitch.cli import interrupts
+
+    number = int(sys.argv[1])
+
+    class Callback:
+        def __del__(self):  # Python can't raise from here
+            os.kill(os.getpid(), number)
+
+    interrupts.watch()
+    if sys.argv[2] == "in a callback":
+        Callback()
+        time.sleep(60)
+    atexit.register(os.kill, os.getpid(), number)
+    interrupts.finish(0)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("moment", ["in a callback", "at the end"])
+def test_a_signal_where_nothing_can_be_raised_prints_no_traceback(number: int, code: int, moment: str) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(LOST), str(int(number)), moment]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    expected = (code, "interrupted\n") if moment == "in a callback" else (0, "")
+    assert (done.returncode, done.stderr) == expected
+
+
 def test_training_is_interrupted_within_a_chunk_and_keeps_the_chunks_before(tmp_path: Path) -> None:
     save(random_data(np.random.default_rng(0), coarse=False), f"npz:{tmp_path}/data.npz")
     run = tmp_path / "run"

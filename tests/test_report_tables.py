@@ -93,9 +93,9 @@ def test_report_names_losses_ties_and_gaps(tmp_path):
     )
     summary = readme.read_text()
     assert "| set | BC | 10 % BC | TS + BC | TS + best tenth |" in page
-    assert "| hopper/medium | **52.0 ± 2.0** | **50.7 ± 10.1** | 12.0 ± 2.0 | **51.0 ± 10.0** |" in page
-    assert "| hopper/medium | **57.0 ± 2.0** | **55.7 ± 10.1** | 17.0 ± 2.0 | **56.0 ± 10.0** |" in page  # the best
-    assert "| walker2d/expert | 91.0 ± 1.0 | – | **101.0 ± 1.0** | – |" in page
+    assert "| hopper/medium | **52.0 ± 1.6** | **51.0 ± 8.2** | 12.0 ± 1.6 | **51.0 ± 8.2** |" in page
+    assert "| hopper/medium | **57.0 ± 1.6** | **56.0 ± 8.2** | 17.0 ± 1.6 | **56.0 ± 8.2** |" in page  # the best
+    assert "| walker2d/expert | 91.0 ± 0.8 | – | **101.0 ± 0.8** | – |" in page
     assert "TS + BC against BC: worse by more than chance on hopper/medium; better on walker2d/expert; neither" in page
     assert "in the mean of the sets 56.5 against 71.5" in page
     assert "| walker2d/expert | 1.00 [1.00, 1.00] | – |" in page
@@ -104,9 +104,9 @@ def test_report_names_losses_ties_and_gaps(tmp_path):
     assert "| hopper/medium | 30.0 | 20.0 ± 0.0 | 4 of 10 | 4 of 10 | 1.00% | 90% | 0.400 | 0.500 |" in page
     assert "- BC, TS + BC: hopper/medium-replay" in page
     assert "At full size" in page
-    assert "3 stitchings × 1 policy" in page
+    assert "4 stitchings × 1 policy" in page
     assert "Version 0.1.0, commit abc, older, 2026-11-18" in page
-    assert "55.3 | 52.0 ± 2.0 |" in page  # the paper's beside ours
+    assert "55.3 | 52.0 ± 1.6 |" in page  # the paper's beside ours
     assert summary.startswith(f"before\n{begin}\nAt full size")
     assert summary.endswith(f"{end}\nafter\n")
     assert "Version 0.1.0, commit abc" in summary

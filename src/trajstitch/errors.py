@@ -13,7 +13,7 @@ class InputError(ValueError):
     """
 
     def __init__(self, message: object = "") -> None:
-        super().__init__(one_line(str(message)))
+        super().__init__(shortened(one_line(str(message))))
 
 
 class JobError(RuntimeError):
@@ -44,6 +44,18 @@ def clean(text: str) -> str:
 def one_line(text: str) -> str:
     """Return the text cleaned and on one line, so that words of a file can't pass for lines of ours."""
     return clean(_BREAK.sub(" ", text).strip("\n"))
+
+
+LONGEST_LINE = 2000
+"""Characters of a line that is shown: a name in a file may have millions."""
+
+
+def shortened(text: str) -> str:
+    """Return a line without its middle if it is very long: it starts with what is wrong and ends with what to do."""
+    if len(text) <= LONGEST_LINE:
+        return text
+    end = LONGEST_LINE // 4
+    return f"{text[: LONGEST_LINE - end]} ... ({len(text):,} characters) ... {text[-end:]}"
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -26,13 +26,13 @@ from rich.progress import (
 from rich.segment import Segment
 from rich.text import Text
 
-from trajstitch.errors import clean, one_line
+from trajstitch.errors import clean, one_line, shortened
 
 logger = logging.getLogger("trajstitch")
 
 
 def _clean_record(record: logging.LogRecord) -> bool:
-    record.msg, record.args = one_line(record.getMessage()), ()
+    record.msg, record.args = shortened(one_line(record.getMessage())), ()
     return True
 
 

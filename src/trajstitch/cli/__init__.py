@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Sequence
 
 from trajstitch.cli import interrupts
-from trajstitch.errors import InputError, JobError, as_flags, clean, did_you_mean, one_line
+from trajstitch.errors import InputError, JobError, as_flags, clean, did_you_mean, one_line, shortened
 from trajstitch.storage import stopping
 
 VERBS = {
@@ -84,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
     except JobError as error:
         if stopping.asked.is_set():
             return _interrupted()
-        print(f"error: {as_flags(one_line(str(error)))}", file=sys.stderr)
+        print(f"error: {as_flags(shortened(one_line(str(error))))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return _interrupted()

@@ -32,7 +32,7 @@ def watch() -> None:
         signal.signal(signal.SIGINT, _raise)
     signal.signal(signal.SIGTERM, _raise)
     usual = sys.unraisablehook  # where Python can't raise, in a callback of a library, it prints a traceback
-    sys.unraisablehook = lambda lost: None if lost.exc_type is KeyboardInterrupt else usual(lost)
+    sys.unraisablehook = lambda lost: None if lost.exc_type in (KeyboardInterrupt, SystemExit) else usual(lost)
     listening, telling = os.pipe()
     os.set_blocking(telling, False)
     signal.set_wakeup_fd(telling, warn_on_full_buffer=False)
@@ -69,6 +69,8 @@ def finish(code: int) -> NoReturn:
     if signal.getsignal(signal.SIGINT) is _raise:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, lambda *_: os._exit(code))
+    if signal.getsignal(signal.SIGTERM) is _raise:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(code))
     sys.exit(code)
 
 

@@ -12,6 +12,12 @@ from trajstitch.errors import InputError
 
 SECOND = 1_000_000_000
 """Time stamps count nanoseconds since 1970."""
+BETWEENS, ZONES = ("T", " "), ("", "Z")
+"""What stands between date and time, and the time zone, of time stamps that are text."""
+LONGEST_NAME = 1000
+"""Characters of an episode's name; a table repeats it in every row of the episode."""
+ALWAYS_FINE = 1 << 24
+"""Characters that all names may take, if each takes as many as the longest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +68,13 @@ class Labels:
         try:
             names, times, clock = (stored[name] for name in ("episodes", "times", "clock"))
             clock = None if clock is None else (str(clock[0]), str(clock[1]))
+            if clock is not None and (clock[0] not in BETWEENS or clock[1] not in ZONES):
+                raise ValueError("time stamps that are written in no way that we know")
             kind = np.float64 if clock is None else np.int64
             if isinstance(times, dict):
                 times = _even(np.asarray(times["starts"], kind), times["step"], lengths)
             made = cls(
-                None if names is None else np.array([str(name) for name in names], dtype=np.str_),
+                None if names is None else names_of([str(name) for name in names], source),
                 None if times is None else np.asarray(times, kind),
                 clock,
             )
@@ -74,6 +82,18 @@ class Labels:
         except (InputError, AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{source}: its labels are damaged ({error}): convert the original data again") from error
         return made
+
+
+def names_of(texts: Sequence[str], source: str) -> Shaped[np.ndarray, " episodes"]:
+    """Return the names of episodes; raise if one is too long, since each takes as much memory as the longest."""
+    longest = max(texts, key=len, default="")
+    all_as_long = len(longest) * len(texts)
+    if len(longest) > LONGEST_NAME or all_as_long > max(ALWAYS_FINE, 8 * sum(map(len, texts))):
+        raise InputError(
+            f"{source}: the name of an episode has {len(longest):,} characters ({longest[:20]!r}...), too many for "
+            f"{len(texts):,} names: is it the right column?"
+        )
+    return np.array(texts, dtype=np.str_)
 
 
 def joined(parts: Sequence[Labels | None], lengths: Sequence[Integer[np.ndarray, " episodes"]]) -> Labels | None:

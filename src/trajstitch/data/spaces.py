@@ -12,8 +12,10 @@ from jaxtyping import Float
 
 from trajstitch.errors import InputError
 
-LARGEST_BOX = 1 << 20
+LARGEST = 1 << 20
 """Numbers in one observation."""
+WIDEST = 8
+"""Bytes of a number: wider floats are kept by few formats, and not by JAX."""
 
 SUPPORTED = "supported are floating-point Box spaces and, for observations, (nested) Dicts of them"
 
@@ -114,10 +116,17 @@ def to_json(space: Space) -> str:
 def from_json(text: Any, role: str = "observation") -> Space:
     """Return the space that `to_json` wrote; raise if the text is no space, or one that is not supported."""
 
+    numbers = 0
+
     def space(stored: Any) -> Space:
+        nonlocal numbers
         kind = stored["type"]
         if kind == "Box":
-            return _box(stored)
+            shape = _shape(stored)
+            numbers += math.prod(shape)
+            if numbers > LARGEST:
+                raise ValueError(f"more than {LARGEST:,} numbers")
+            return _box(stored, shape)
         if kind == "Dict":
             # A list of pairs keeps the order of a row's columns; Gymnasium would sort a dict by name.
             return Dict([(name, space(part)) for name, part in stored["subspaces"].items()])
@@ -134,13 +143,19 @@ def from_json(text: Any, role: str = "observation") -> Space:
         raise InputError(f"its spaces can't be read (that of {role}s: {reason}): save it again") from error
 
 
-def _box(stored: dict[str, Any]) -> Box:
-    """Return a stored Box; raise ValueError or TypeError if it is none."""
-    shape, dtype = stored["shape"], np.dtype(stored["dtype"])
+def _shape(stored: dict[str, Any]) -> list[int]:
+    """Return the shape of a stored Box; raise ValueError if it has none."""
+    shape = stored["shape"]
     if not isinstance(shape, list) or not all(type(side) is int and side > 0 for side in shape):
         raise ValueError(f"a Box of shape {shape!r}")
-    if math.prod(shape) > LARGEST_BOX or dtype.kind not in "fiub":
-        raise ValueError(f"a Box of shape {shape} and dtype {dtype}")
+    return shape
+
+
+def _box(stored: dict[str, Any], shape: list[int]) -> Box:
+    """Return a stored Box; raise ValueError or TypeError if it is none."""
+    dtype = np.dtype(stored["dtype"])
+    if dtype.kind not in "fiub" or dtype.itemsize > WIDEST:
+        raise ValueError(f"a Box of dtype {dtype}")
     low, high = (np.asarray(stored[side], np.float64) for side in ("low", "high"))
     if not (np.broadcast_to(low, shape) <= np.broadcast_to(high, shape)).all():
         raise ValueError("a Box whose lowest values are not below its highest")

@@ -10,6 +10,8 @@ from trajstitch.data.trajectories import Metadata, Trajectories
 
 KEY = "trajstitch"
 """The record's key in `Metadata.extra`."""
+LARGEST = 1 << 53
+"""No set has as many episodes."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class StitchRecord:
         if not isinstance(stored, dict) or set(counts := cls._counts()) - stored.keys():
             return None
         if not all(type(stored[name]) is (bool if name == "kept_original" else int) for name in counts):
+            return None
+        if not all(0 <= stored[name] < LARGEST for name in counts) or stored["stitchings"] == 0:
             return None
         source, warnings = stored.get("source"), stored.get("warnings")
         return cls(
@@ -82,6 +86,8 @@ def original_of(data: Trajectories) -> Trajectories | None:
         return data
     record = StitchRecord.of(data.metadata) or _recognised(data)
     if record is None or not record.kept_original or len(data) != record.episodes:
+        return None
+    if not 0 < record.source_episodes <= len(data):
         return None
     original = data[np.arange(record.source_episodes)]
     return None if original.has_jumps else original

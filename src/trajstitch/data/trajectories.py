@@ -19,7 +19,7 @@ from gymnasium import Space
 from jaxtyping import Bool, Float, Integer
 
 from trajstitch.data import labels as labelling
-from trajstitch.data import ragged
+from trajstitch.data import ragged, spaces
 from trajstitch.data.labels import Labels
 from trajstitch.errors import InputError
 
@@ -131,6 +131,8 @@ class Trajectories:
             if array.dtype.kind not in kinds:
                 wanted = {"f": "floating-point", "b": "boolean", "i": "integer"}[kinds]
                 raise InputError(f"{name}: expected {wanted} values, got dtype {array.dtype}")
+            if array.dtype.kind == "f" and array.dtype.itemsize > spaces.WIDEST:
+                raise InputError(f"{name}: has dtype {array.dtype}, which few formats keep: save it as float64")
         steps, episodes = len(self.rewards), len(self.offsets) - 1
         if episodes < 1:
             raise InputError("the data set has no episodes")

@@ -1,6 +1,7 @@
 """Columns of CSV and Parquet files as NumPy arrays."""
 
 import csv
+import json
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from jaxtyping import Bool, Float, Integer, Shaped
 
+from trajstitch.data.labels import names_of
 from trajstitch.errors import InputError
 from trajstitch.formats.files import library, reason_of
 from trajstitch.formats.limits import Budget
@@ -25,6 +27,11 @@ Kind = Literal["number", "flag", "label", "time"]
 
 MOST_COLUMNS = 10_000
 """Columns that a table may have."""
+
+MOST_AT_ONCE = 512
+"""Columns that are read at a time, at most."""
+AT_ONCE = 64 << 20
+"""Bytes of columns that are read at a time, unless one has more."""
 
 COMPRESSED = (".gz", ".bz2", ".lz4", ".zst", ".br")
 """Endings of files that are unpacked while they are read: their size is counted first."""
@@ -61,7 +68,7 @@ WORDS = {
 
 
 class Parquet:
-    """A Parquet file; each column is read when it is asked for."""
+    """A Parquet file; columns are read when they are asked for, a block of them at a time."""
 
     def __init__(self, path: Path, budget: Budget) -> None:
         self.path, self.budget = path, budget
@@ -71,59 +78,89 @@ class Parquet:
             # A text that many rows share is kept once; spelled out, it could be of any size.
             texts = [field.name for field in schema if _is_text(field.type) or pa.types.is_binary(field.type)]
             self.file = pyarrow.parquet.ParquetFile(path, memory_map=True, read_dictionary=texts)
-            self.names: list[str] = self.file.schema_arrow.names
+            self.schema = self.file.schema_arrow  # made again each time that it is asked for
+            self.names: list[str] = self.schema.names
             self.rows: int = self.file.metadata.num_rows
-            self.metadata: dict[bytes, bytes] = self.file.schema_arrow.metadata or {}
+            self.metadata: dict[bytes, bytes] = self.schema.metadata or {}
             self.decimal = "."
         except Exception as error:  # Arrow's own errors are of many types
             raise InputError(f"{path}: is not a whole Parquet file: copy or download it again") from error
         _require_few_columns(self.names, path, budget)
         self.unreadable: dict[str, tuple[Bool[np.ndarray, " rows"], str]] = {}
+        self._sizes: dict[str, int] = {}
+        self._blocks: dict[str, list[str]] = {}
+        self._read: dict[str, pa.ChunkedArray] = {}
 
     def read(self, kinds: Mapping[str, Kind]) -> None:
-        """Do nothing: columns are read one at a time, by `column`."""
+        """Plan in which blocks these columns are read: one by one, the schema is gone through for each of them."""
+        with library(f"{self.path}: the columns"):
+            declared = _declared(self.path, [name for name in kinds if not self._is_plain(name)])
+        self._sizes = {name: max(declared.get(name, 0), 8 * self.rows) for name in kinds}
+        block: list[str] = []
+        for name in kinds:
+            if len(block) == MOST_AT_ONCE or sum(map(self._sizes.__getitem__, block)) + self._sizes[name] > AT_ONCE:
+                block = []
+            block.append(name)
+            self._blocks[name] = block
 
     def column(self, name: str) -> pa.ChunkedArray:
         with library(f"{self.path}: column {name!r}"):
-            self.budget.take(self._size(name))
-            found = self.file.read(columns=[name]).column(name)
+            self.budget.take(self._sizes[name])
+            if name not in self._read:
+                self._read = self._read_block(name)
+            found = self._read[name]
             found.validate(full=True)
         if len(found) != self.rows:
             raise InputError(f"{self.path}: column {name!r} has {len(found):,} of {self.rows:,} rows: copy it again")
         return found
 
-    def _size(self, name: str) -> int:
-        """Return the bytes that a column declares: of its values as numbers, or of its pages if that is more."""
-        kind = self.file.schema_arrow.field(name).type
-        plain = pa.types.is_primitive(kind) or pa.types.is_boolean(kind)
-        return 8 * self.rows if plain else max(_declared(self.path, name), 8 * self.rows)
+    def _read_block(self, name: str) -> dict[str, pa.ChunkedArray]:
+        """Return the columns of this one's block; it alone if others of them are damaged."""
+        try:
+            table = self.file.read(columns=self._blocks[name])
+        except Exception:  # Arrow's own errors are of many types
+            table = self.file.read(columns=[name])
+        return dict(zip(table.column_names, table.columns, strict=True))
+
+    def _is_plain(self, name: str) -> bool:
+        """Return whether a column holds numbers or flags, whose size the number of rows tells."""
+        kind = self.schema.field(name).type
+        return pa.types.is_primitive(kind) or pa.types.is_boolean(kind)
 
 
-def _declared(path: Path, name: str) -> int:
-    """Return the bytes that a column's chunks declare, asked in a process of its own.
+def _declared(path: Path, names: Sequence[str]) -> dict[str, int]:
+    """Return the bytes that the chunks of some columns declare, asked in a process of its own.
 
     Arrow ends the process that asks where their metadata is damaged in some ways.
     """
-    command = [sys.executable, "-P", "-c", DECLARED, str(path), name]
-    asked = subprocess.run(command, capture_output=True, check=False)
+    if not names:
+        return {}
+    command = [sys.executable, "-P", "-c", DECLARED, str(path)]
+    asked = subprocess.run(command, input=json.dumps(list(names)).encode(), capture_output=True, check=False)
     if asked.returncode != 0:
-        raise ValueError("the metadata of its chunks is damaged")
-    return int(asked.stdout)
+        raise ValueError("the metadata of their chunks is damaged")
+    return dict(zip(names, json.loads(asked.stdout), strict=True))
 
 
 DECLARED = """
+import json
 import sys
 from pyarrow.parquet import read_metadata
 
-found, path, name, size = read_metadata(sys.argv[1]), *sys.argv[1:], 0
+found, names = read_metadata(sys.argv[1]), json.load(sys.stdin)
+sizes = dict.fromkeys(names, 0)
 for group in range(found.num_row_groups):
+    columns = found.row_group(group)
     for column in range(found.num_columns):
-        stored = found.row_group(group).column(column)
-        if stored.path_in_schema == name or stored.path_in_schema.startswith(name + "."):
-            size += max(8 * stored.num_values, stored.total_uncompressed_size, 0)
-print(size)
+        stored = columns.column(column)
+        name = stored.path_in_schema
+        while name not in sizes and "." in name:
+            name = name.rpartition(".")[0]
+        if name in sizes:
+            sizes[name] += max(8 * stored.num_values, stored.total_uncompressed_size, 0)
+print(json.dumps([sizes[name] for name in names]))
 """
-"""Program that prints the bytes that a column declares."""
+"""Program that prints the bytes that columns declare."""
 
 
 class Csv:
@@ -360,12 +397,12 @@ class Rows:
             # Numbered from 0 again each time, so that no number of columns overflows.
             combined = np.unique(combined, return_inverse=True)[1] * (len(values) + 1) + codes
             if pa.types.is_temporal(values.type):
-                values = values.cast(pa.string())  # Python has no times of nanoseconds
+                values = self._texts(name, values)  # Python has no times of nanoseconds
             parts.append((codes, [*values.to_pylist(), ""]))
         _, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
         order = np.sort(first)
         texts = [BETWEEN.join(str(values[codes[row]]) for codes, values in parts) for row in order.tolist()]
-        return np.argsort(np.argsort(first))[inverse], np.array(texts, dtype=np.str_)
+        return np.argsort(np.argsort(first))[inverse], names_of(texts, self.source)
 
     def times(self, name: str) -> tuple[Shaped[np.ndarray, " rows"], tuple[str, str] | None]:
         """Return a column of numbers or times, and how its time stamps are written (see `Labels.clock`)."""

@@ -82,7 +82,7 @@ class _Rows:
         if found is None:
             present = listed(self.file.names() or ["nothing"])
             raise InputError(f"{self.source}: holds no {key} (it has {present}): is it a D4RL file?")
-        if found.dtype.kind not in kinds:
+        if found.dtype.kind not in kinds or found.dtype.itemsize > spaces.WIDEST:
             wanted = "floating-point numbers" if kinds == "f" else "numbers"
             raise InputError(f"{self.source}: {key} has dtype {found.dtype}: expected {wanted}")
         # Some of D4RL's own files have shape (steps, 1) here.
@@ -138,7 +138,7 @@ def _from_ours(file: hdf5.Reader, source: str, *, allow_changed: bool) -> Trajec
     if text is None or not text.is_text or text.shape != ():
         raise InputError(f"{source}: its {OURS} is not a text: convert the original data again")
     file.take(text)
-    metadata = from_json(text.text(), source, allow_changed=allow_changed)
+    metadata = from_json(file.text(text), source, allow_changed=allow_changed)
     truncated = rows.flags("infos/truncated" if "infos/truncated" in file else "timeouts")
     data = rows.trajectories(rows.flags("terminals"), truncated, metadata, rows.vector("infos/episode", "iu"))
     if "infos/provenance" not in file:
@@ -198,7 +198,7 @@ def _others(file: hdf5.Reader) -> tuple[dict[str, Any], list[str]]:
             left_out.append(f"metadata/{key}")
             continue
         file.take(value)
-        extra[key] = value.text() if value.is_text else value[()].item()
+        extra[key] = file.text(value) if value.is_text else value[()].item()
     return extra, left_out
 
 

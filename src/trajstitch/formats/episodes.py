@@ -110,6 +110,7 @@ def read(
 
 def stored_space(file: hdf5.Reader, name: str, source: str) -> Space:
     """Return the space of observations or actions by their arrays in the first episode, without bounds."""
+    file.budget.take(hdf5.SMALLEST_DATASET)  # groups that hold one group twice have more paths than can be counted
     if parts := sorted(file.names(f"episode_0/{name}")):
         return Dict([(part, stored_space(file, f"{name}/{part}", source)) for part in parts])
     stored = file.dataset(f"episode_0/{name}")
@@ -122,7 +123,12 @@ def _offsets(file: hdf5.Reader, episodes: int, source: str) -> Integer[np.ndarra
     lengths = np.empty(episodes, np.int64)
     for episode in range(episodes):
         try:
-            shape = h5d.open(file.file.id, b"episode_%d/rewards" % episode).shape
+            rewards = h5d.open(file.file.id, b"episode_%d/rewards" % episode)
+            # Asked for its shape, a virtual dataset opens the files that it is of.
+            hdf5.require_own_storage(rewards, f"{source}: episode {episode}: rewards")
+            shape = rewards.shape
+        except InputError:
+            raise
         except Exception as error:  # h5py's own errors are of many types
             raise InputError(
                 f"{source}: episode {episode} of {episodes:,} is missing or has no rewards: download or save it again"

@@ -27,6 +27,12 @@ time."""
 SMALLEST_READ = 1 << 10
 """Bytes of data that reading a chunk costs as much time as, at least."""
 
+SMALLEST_DATASET = 64 << 10
+"""Bytes of data that opening a dataset or a group costs as much time as, at least."""
+
+DEEPEST = 100
+"""Groups within groups: HDF5 visits them by recursion, which ends the process at some ten thousand."""
+
 
 @contextmanager
 def reading(path: Path, source: str, *, allow_large: bool = False) -> Iterator["Reader"]:
@@ -53,10 +59,18 @@ def reading(path: Path, source: str, *, allow_large: bool = False) -> Iterator["
 def _require_no_way_out(file: h5py.File, source: str) -> None:
     """Raise if any link leads out of the file: reading it would read a file that the user didn't name."""
 
-    def leads_out(name: bytes, info: h5l.LinkInfo) -> bytes | None:
-        return name if info.type not in (h5l.TYPE_HARD, h5l.TYPE_SOFT) else None
+    def refused(name: bytes, info: h5l.LinkInfo) -> bytes | None:
+        if info.type not in (h5l.TYPE_HARD, h5l.TYPE_SOFT):
+            return name
+        return name if name.count(b"/") > DEEPEST else None
 
-    if (name := file.id.links.visit(leads_out, info=True)) is not None:
+    name = file.id.links.visit(refused, info=True)
+    if name is not None and name.count(b"/") > DEEPEST:
+        raise InputError(
+            f"{source}: holds groups within groups, more than {DEEPEST} deep, as damaged and hostile files do: copy "
+            "the data into another file"
+        )
+    if name is not None:
         raise InputError(
             f"{source}: {name.decode(errors='replace')} is a link to another file, which is never followed: copy the "
             "data into this file"
@@ -105,8 +119,9 @@ class Reader:
             return [str(name) for name in found.attrs] if isinstance(found, h5py.Group) else []
 
     def dataset(self, key: str) -> "Stored | None":
-        """Return a dataset; None if there is none of this name. Its size is taken from the budget, once."""
+        """Return a dataset; None if there is none of this name."""
         if key not in self._opened:
+            self.budget.take(SMALLEST_DATASET)
             with library(f"{self.source}: {key}"):
                 found = self.file.get(key)
                 self._opened[key] = Stored(found, f"{self.source}: {key}") if isinstance(found, h5py.Dataset) else None
@@ -117,6 +132,10 @@ class Reader:
         if not stored.taken:
             self.budget.take(stored.cost)
             stored.taken = True
+
+    def text(self, stored: "Stored") -> str:
+        """Return a scalar text; what is no UTF-8 in it is replaced."""
+        return stored.text(self.budget)
 
 
 class Stored:
@@ -145,15 +164,15 @@ class Stored:
                 self._whole = np.asarray(self._dataset[()])
             return self._dataset[part] if self._whole is None else self._whole[part]
 
-    def text(self) -> str:
-        """Return a scalar text; what is no UTF-8 in it is replaced."""
+    def text(self, budget: Budget) -> str:
+        """Return a scalar text; how much of it is in the file is known only now, and taken from the budget."""
         with library(self.where):
             found = h5py.check_string_dtype(self.dtype)
-            content = _text_in_heap(self._dataset) if found.length is None else bytes(self._dataset[()])
+            content = _text_in_heap(self._dataset, budget) if found.length is None else bytes(self._dataset[()])
         return content.rstrip(b"\0").decode("utf-8", errors="replace")
 
 
-def _text_in_heap(dataset: h5py.Dataset) -> bytes:
+def _text_in_heap(dataset: h5py.Dataset, budget: Budget) -> bytes:
     """Return a scalar text of variable length, which HDF5 keeps in a heap of the file.
 
     HDF5 itself reads a damaged heap for ever, so it is read here: HDF5's file format specification, III.E.
@@ -174,6 +193,7 @@ def _text_in_heap(dataset: h5py.Dataset) -> bytes:
         if mark != b"GCOL":
             raise ValueError("a text whose heap is not there")
         at, end = 16, min(whole, Path(file.filename).stat().st_size - heap)
+        budget.take(end)
         content = read(heap, end)
         while at + 16 <= end:
             index, size = struct.unpack_from("<H6xQ", content, at)

@@ -101,6 +101,12 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
         raise ValueError("parts within parts without end") from error
     if not isinstance(stored, dict):
         raise ValueError("no object")
+    try:  # JSON has codes for halves of signs, which no file can hold
+        json.dumps(stored, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("text that is no Unicode") from error
+    except RecursionError as error:
+        raise ValueError("parts within parts without end") from error
     level: list[Any] = [stored]
     for _ in range(DEEPEST):
         parts = (part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list))

@@ -28,6 +28,7 @@ from trajstitch.formats.seal import opened
 from trajstitch.progress import logger
 from trajstitch.storage import atomic
 from trajstitch.storage.checksums import KEY, sealed
+from trajstitch.storage.links import require_no_way_out
 
 ENDINGS: tuple[str, ...] = ()
 OPTIONS: tuple[str, ...] = ("allow_large", "allow_changed")
@@ -58,8 +59,10 @@ def load(location: str, *, allow_large: bool = False, allow_changed: bool = Fals
     """Load the set with this Minari id, downloading it if it is not in the local store."""
     _require_id(location)
     folder = stored_at(location)
+    require_no_way_out(folder, "the set's folder")
     if not _is_complete(folder):
         _download(location)
+        require_no_way_out(folder, "the set's folder")
     source = f"minari:{location}"
     stored = _read_metadata(folder / "data", source)
     written = stored.get(WRITTEN)
@@ -170,18 +173,22 @@ def exists(location: str) -> bool:
 
 
 def local_sets() -> dict[str, dict[str, int]]:
-    """Return every set of the local store, with its numbers of episodes and steps."""
-    import minari
-
-    stored_at("")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = minari.list_local_datasets()
-    counts = {
-        name: {"episodes": stored.get("total_episodes"), "steps": stored.get("total_steps")}
-        for name, stored in sorted(found.items())
-    }
-    return {name: facts for name, facts in counts.items() if all(type(one) is int for one in facts.values())}  # pyright: ignore[reportReturnType]
+    """Return every set of the local store that can be read, with its numbers of episodes and steps."""
+    found, root = {}, stored_at("")
+    for folder, folders, _ in os.walk(root, followlinks=True):
+        place = Path(folder)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if "data" not in folders:
+            continue
+        folders.clear()
+        name = place.relative_to(root).as_posix()
+        with contextlib.suppress(InputError):
+            _require_id(name)
+            require_no_way_out(place, "the set's folder")
+            stored = _read_metadata(place / "data", name)
+            if stored.get("dataset_id") == name:
+                found[name] = {"episodes": stored["total_episodes"], "steps": stored["total_steps"]}
+    return dict(sorted(found.items()))
 
 
 def _require_id(identifier: str) -> None:

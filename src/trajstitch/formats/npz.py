@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Integer, Shaped
 
-from trajstitch.data import ragged
+from trajstitch.data import ragged, spaces
 from trajstitch.data.trajectories import Finding, Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import files
@@ -110,6 +110,8 @@ class _Archive:
                     f"{self.path}: {name} holds pickled objects, which can run code and are never loaded: save plain "
                     "arrays (np.savez with numeric arrays, one row per step)"
                 )
+            if dtype.kind == "f" and dtype.itemsize > spaces.WIDEST:
+                raise InputError(f"{self.path}: {name} has dtype {dtype}, which few formats keep: save it as float64")
             size = math.prod(shape) * dtype.itemsize
             if size != self.members[name].file_size - file.tell():
                 raise InputError(f"{self.path}: {name} declares another size than it has: copy or download it again")

@@ -20,6 +20,8 @@ from trajstitch.storage.checksums import checksum
 
 CONTENT = "trajstitch_content"
 """Key in `Metadata.extra` of the arrays' checksum, while they are in a file."""
+LONGEST = 1 << 14
+"""Characters that are read of the file of a checksum."""
 ARRAYS = ("observations", "actions", "rewards", "terminated", "truncated", "offsets")
 
 
@@ -101,7 +103,10 @@ def beside(path: Path) -> Path:
 def _written(path: Path) -> list[str]:
     """Return the checksums that are beside a file, for its name."""
     try:
-        lines = beside(path).read_text(errors="replace").splitlines()
+        if not beside(path).is_file():  # opening a pipe may wait for ever, and a device has no end
+            return []
+        with beside(path).open(errors="replace") as file:
+            lines = file.read(LONGEST).splitlines()
     except OSError:
         return []
     found = [re.fullmatch(r"([0-9a-fA-F]{64}) [ *](.+)", line) for line in lines[:9]]

@@ -217,7 +217,9 @@ def _require_usable(layers: Layers, normaliser: PolicyNormaliser) -> None:
         raise ValueError("low is above high")
 
 
-def save_policies(policies: Sequence[Policy], path: Path, config: dict[str, Any] | None = None) -> None:
+def save_policies(
+    policies: Sequence[Policy], path: Path, config: dict[str, Any] | None = None, *, force: bool = True
+) -> None:
     """Write the policies of one training (its seeds, after the same steps) as one file.
 
     `config` is what they were trained with; if not given, what the first one says.
@@ -237,7 +239,7 @@ def save_policies(policies: Sequence[Policy], path: Path, config: dict[str, Any]
         facts["kind"] = first.config.get("policy", type(first).__name__)
         if facts["kind"] not in POLICIES:
             raise InputError(f"a policy of {facts['kind']!r} could not be loaded again: add it to `policies.POLICIES`")
-    save_tensors(tensors, path, facts)
+    save_tensors(tensors, path, facts, force=force)
 
 
 def load_policies(path: str | Path) -> list[Policy]:

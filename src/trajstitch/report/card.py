@@ -7,7 +7,7 @@ from typing import Any
 
 from trajstitch.data.stitch_record import StitchRecord
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.errors import InputError
+from trajstitch.errors import InputError, clean
 from trajstitch.formats import stored_file
 from trajstitch.learning.fit_report import FitReport
 from trajstitch.progress import logger
@@ -85,7 +85,7 @@ def card(
         "## Record",
         "",
         f"- command: {_code(str(facts.get('command')))}",
-        f"- fingerprint of the source: {config.get('fingerprint')}",
+        f"- fingerprint of the source: {_plain(str(config.get('fingerprint')))}",
         f"- fingerprint of this set: {after.fingerprint}",
         f"- machine: {_plain(str(facts.get('machine')))}; started {_plain(str(facts.get('started')))}",
         f"- versions: {_plain(', '.join(f'{name} {one}' for name, one in facts.get('versions', {}).items()))}",
@@ -133,10 +133,10 @@ def _is_ours(path: Path) -> bool:
 
 def _plain(text: str) -> str:
     """Return text that Markdown shows as it is: on one line, and neither markup nor a table's column."""
-    return re.sub(r"([\\`*_\[\]<>|#&])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*_\[\]<>|#&])", r"\\\1", clean(" ".join(text.split())))
 
 
 def _code(text: str) -> str:
-    text = " ".join(text.split())
+    text = clean(" ".join(text.split()))
     ticks = "`" * (1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
     return f"{ticks} {text} {ticks}" if "`" in text else f"`{text}`"

@@ -10,7 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from trajstitch.errors import InputError
+from trajstitch.errors import InputError, clean
 from trajstitch.report import compare
 from trajstitch.report.entry import Entry
 from trajstitch.report.stitch_entry import stitch_entry
@@ -74,7 +74,10 @@ def read_entries(folders: Sequence[Path]) -> list[Entry]:
 def render(entries: Sequence[Entry], sentence: str | None = None) -> str:
     """Return the page as HTML."""
     environment = Environment(
-        loader=PackageLoader("trajstitch.report", "assets"), autoescape=True, undefined=StrictUndefined
+        loader=PackageLoader("trajstitch.report", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: clean(value) if type(value) is str else value,  # not Markup, which is our own
     )
     environment.filters["number"] = number
     several = len(entries) > 1

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
+from trajstitch.errors import clean
+
 DIGITS = 4
 """Significant digits of a number that is only drawn."""
 
@@ -53,9 +55,11 @@ def short(values: Shaped[np.ndarray, "..."] | np.generic, digits: int = DIGITS) 
 
 
 def finite(value: Any) -> Any:
-    """Return JSON values with None for numbers that are not finite, which JSON has no word for."""
+    """Return JSON values as a page shows them: texts cleaned, and None for numbers that JSON has no word for."""
+    if isinstance(value, str):
+        return clean(value)
     if isinstance(value, dict):
-        return {str(name): finite(part) for name, part in value.items()}
+        return {clean(str(name)): finite(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return [finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

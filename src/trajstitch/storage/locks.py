@@ -6,6 +6,7 @@ import os
 import socket
 import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,8 @@ def hold(path: Path, holder: Any, what: str) -> None:
         if lock is None:
             raise InputError(f"{what} is in use{_owner(path)}: wait until it is done, or choose another `run`")
         me = {"process": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-        path.write_text(json.dumps(me) + "\n")
+        with suppress(OSError):  # on a full disk nobody learns who holds it, but it is held
+            path.write_text(json.dumps(me) + "\n")
         _held[path] = lock, 0, path.stat()
     lock, holders, file = _held[path]
     _held[path] = lock, holders + 1, file

@@ -31,6 +31,7 @@ import numpy as np
 from trajstitch.errors import InputError, JobError
 from trajstitch.storage.atomic import PREFIX, replacing, require_free
 from trajstitch.storage.checksums import checksum, sealed, unsealed
+from trajstitch.storage.links import require_no_way_out
 from trajstitch.storage.locks import hold, lost
 from trajstitch.storage.tensors import read_tensors, save_tensors
 
@@ -90,7 +91,7 @@ class Run:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{folder}: can't be made ({error.strerror or error}): choose another `run`") from error
-        _require_no_way_out(folder)
+        require_no_way_out(folder, "the run's folder")
         run = cls(folder, {})
         hold(folder / LOCK, run, str(folder))
         if again:
@@ -127,7 +128,7 @@ class Run:
         """Open an existing run; raise if it isn't of this `kind` (if given) or was made by an incompatible version."""
         if not (folder / "run.json").is_file():
             raise InputError(f"{folder}: not the folder of a run (it holds no run.json)")
-        _require_no_way_out(folder)
+        require_no_way_out(folder, "the run's folder")
         run = cls(folder, {})
         run.facts = run.read_json("run", advice="start a new run")
         _require_format(run.facts, folder)
@@ -189,6 +190,9 @@ class Run:
         self.require_there()
         try:
             yield
+        except OSError as error:  # of a full or failing disk
+            self.require_there()
+            raise InputError(f"{self.folder}: can't be written ({error.strerror or error}): see to its disk") from error
         finally:
             self.require_there()
 
@@ -281,20 +285,6 @@ def _warn(message: str) -> None:
     from trajstitch.progress import logger  # shows progress bars, which a deployed policy doesn't have
 
     logger.warning(message)
-
-
-def _require_no_way_out(folder: Path) -> None:
-    """Raise if a link in the folder leads out of it, or if there is anything but files and folders."""
-    home = folder.resolve()
-    for inner, folders, files in os.walk(folder):
-        for path in (Path(inner) / name for name in (*folders, *files)):
-            if path.is_symlink() and not path.resolve().is_relative_to(home):
-                raise InputError(
-                    f"{path}: is a link out of the run's folder, which is never followed: put what it leads to in its "
-                    "place"
-                )
-            if not path.is_symlink() and path.exists() and not (path.is_file() or path.is_dir()):
-                raise InputError(f"{path}: is neither a file nor a folder: remove it")
 
 
 def _is_new(folder: Path) -> bool:

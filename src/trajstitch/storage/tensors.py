@@ -40,7 +40,20 @@ def save_tensors(
         except SafetensorError as error:  # of a full disk too, with the system's number in its text
             number = re.search(r"(?:code:|os error) (\d+)", str(error))
             raise OSError(int(number[1]) if number else 0, str(error)) from error
+        _sort_facts(fresh)
         fresh.chmod(0o644)  # safetensors makes files that only their owner can read
+
+
+def _sort_facts(path: Path) -> None:
+    """Put the file's metadata in order, which the library leaves to chance: the same content is the same bytes."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) <= size:
+            file.seek(8)
+            file.write(text.ljust(size))
 
 
 def read_tensors(path: str | Path, belongs_to: str = "") -> tuple[dict[str, np.ndarray], dict[str, str]]:

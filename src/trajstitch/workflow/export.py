@@ -125,8 +125,7 @@ def export(
     if not all(np.isfinite(array).all() for array in found.tensors().values()):
         raise InputError(f"the policy of seed {found.seed} holds NaN or infinite weights: its training diverged")
     if target.suffix == ".safetensors":
-        with replacing(target, force=force) as fresh:
-            save_policies([found], fresh)
+        save_policies([found], target, force=force)
     elif isinstance(found, NetworkPolicy):
         content = onnx_model(found, facts_of(found))
         with replacing(target, force=force) as fresh:
