@@ -97,7 +97,11 @@ def _shape_text(stitchings: int, policies: int) -> str:
 def alarms(table: Table) -> list[str]:
     """Return in words how often the test of a comparison is wrong about equal methods."""
     shapes = unique(one for one in (shape(table, method) for method in table.methods) if one[0])
-    return [f"{_shape_text(*one)}: {false_alarms(*one, round(table.last.between_stitchings, 2)):.0%}" for one in shapes if one[0] * one[1] > 1]
+    return [
+        f"{_shape_text(*one)}: {false_alarms(*one, round(table.last.between_stitchings, 2)):.0%}"
+        for one in shapes
+        if one[0] * one[1] > 1
+    ]
 
 
 def summary_facts(table: Table, experiment: Experiment) -> dict[str, Any]:
