@@ -117,10 +117,11 @@ def test_a_trajectory_that_is_only_cut_off_sooner_has_not_saved_costs() -> None:
     found = with_missing_costs(returns, lengths, terminated, 10)
     assert found.tolist() == [-100, -100, -50, 50]
     data = episodes(np.zeros(4), returns, lengths, terminated)
-    assert data.corrected_returns.tolist() == pytest.approx([-100, -100, -50, 50])
+    # Half of what the second one lacks is known by itself, at 10 a step, and half by all steps, at 6.
+    assert data.corrected_returns.tolist() == pytest.approx([-100, -90, -50, 50])
     facts = inspect(data)
     assert facts["returns"]["mean"] == pytest.approx(-37.5)
-    assert facts["corrected_mean_return"] == pytest.approx(-50)
+    assert facts["corrected_mean_return"] == pytest.approx(-47.5)
     logged = replace(data, provenance=None)
     assert "corrected_mean_return" not in inspect(logged)
 
@@ -129,6 +130,15 @@ def test_a_cut_off_trajectory_of_costs_is_not_among_the_best() -> None:
     lengths = np.array([10] * 9 + [3])
     returns = np.array([-90.0] * 8 + [-80.0, -60.0])  # the last one costs 20 a step
     assert episodes(np.zeros(10), returns, lengths).best(0.1).returns.tolist() == pytest.approx([-80])
+
+
+def test_the_best_of_a_log_that_was_split_are_no_snippets() -> None:
+    """A log of costs whose blank cells split its episodes: snippets cost little in all, or happen to be cheap."""
+    random = np.random.default_rng(0)
+    whole = np.array([80] * 12 + [1, 2, 3, 4] * 25)
+    each = np.concatenate((np.linspace(-3, -1, 12), random.uniform(-3.5, -0.9, 100)))
+    log = replace(episodes(np.zeros(112), each * whole, whole), provenance=None)
+    assert (log.best(0.05).lengths == 80).sum() >= 4
 
 
 def test_one_very_long_episode_does_not_set_the_full_length() -> None:

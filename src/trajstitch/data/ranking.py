@@ -35,14 +35,20 @@ def with_missing_costs(
     lengths: Integer[np.ndarray, " episodes"],
     terminated: Bool[np.ndarray, " episodes"],
     full_lengths: Integer[np.ndarray, "#episodes"] | int,
+    usual: float | None = None,
 ) -> Float[np.ndarray, " episodes"]:
     """Return the returns with the costs of the steps that cut-off episodes lack to their full length.
 
     An episode that is only cut off sooner has not saved them. Each counts as the episode's other steps do on average,
-    if that is a cost; missing rewards are not added.
+    if that is a cost; missing rewards are not added. If the `usual` reward of a step is given, it counts in the
+    episode's own place for the share that it lacks: three steps say little about how the next hundred would go.
     """
     lacking = np.where(terminated, 0, np.maximum(full_lengths - lengths, 0))
-    return returns + lacking * np.minimum(returns / np.maximum(lengths, 1), 0)
+    each = returns / np.maximum(lengths, 1)
+    if usual is not None:
+        known = lengths / np.maximum(lengths + lacking, 1)
+        each = known * each + (1 - known) * usual
+    return returns + lacking * np.minimum(each, 0)
 
 
 def usual_returns(

@@ -253,13 +253,12 @@ class Trajectories:
 
     @cached_property
     def corrected_returns(self) -> Float[np.ndarray, " episodes"]:
-        """The returns; in stitched data, with the costs that trajectories cut off early have not paid."""
-        if not self.has_jumps:
-            return self.returns
+        """The returns, with the costs that episodes cut off early have not paid."""
         from trajstitch.data.ranking import full_length, with_missing_costs
 
         longest = full_length(self.lengths, self.episode_terminated)
-        return _frozen(with_missing_costs(self.returns, self.lengths, self.episode_terminated, longest))
+        usual = float(self.returns.sum()) / max(self.steps, 1)
+        return _frozen(with_missing_costs(self.returns, self.lengths, self.episode_terminated, longest, usual))
 
     def discounted_returns(
         self, discount: float, after: Float[np.ndarray, " episodes"] | None = None
@@ -347,7 +346,7 @@ class Trajectories:
         count = max(1, round(fraction * len(self)))
         filled = np.flatnonzero(self.lengths > 0)
         if not self.has_jumps or count > len(filled):
-            returns = np.where(self.lengths > 0, self.returns, -np.inf)
+            returns = np.where(self.lengths > 0, self.corrected_returns, -np.inf)
             return self[np.sort(np.argsort(-returns, kind="stable")[:count])]
         assert self.provenance is not None
         starts, origin = self.observations[self.first_rows[filled]], self.provenance
@@ -376,7 +375,7 @@ class Trajectories:
         stitched: dict[str, float] = {}
         if self.provenance is not None:
             stitched["stitched"] = int(self.provenance.stitched.sum())
-        if not np.array_equal(self.corrected_returns, returns, equal_nan=True):
+        if self.has_jumps and not np.array_equal(self.corrected_returns, returns, equal_nan=True):
             stitched["corrected_mean_return"] = float(self.corrected_returns.mean())
         return {
             "name": self.metadata.name,
