@@ -219,6 +219,17 @@ def test_an_exogenous_column_is_marked_and_has_no_weight(data):
     assert models.weight[2] == 0
 
 
+def test_a_column_that_actions_do_not_control_has_no_weight_however_well_it_is_predicted(data):
+    """What cools down by itself: its next value follows from its last one."""
+    heat = np.concatenate(
+        [(1 + number % 5) * 0.9 ** np.arange(length + 1) for number, length in enumerate(data.lengths)]
+    )
+    exogenous = np.array([False, False, True])
+    known = ColumnRoles(~exogenous & exogenous, exogenous, ~exogenous & exogenous)
+    assert fit_forward(FORWARD, beside(data, np.concatenate(heat)), KEY)[0].weight[2] > 0.5
+    assert fit_forward(FORWARD, beside(data, np.concatenate(heat)), KEY, known)[0].weight[2] == 0
+
+
 def test_what_is_usual_is_the_median_error_of_logged_steps(data):
     models, report = fit_forward(FORWARD, data, KEY)
     assert float(models.usual) == pytest.approx(report.metrics["median_consistency"])
