@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,6 +12,7 @@ import pytest
 
 from trajstitch.errors import InputError
 from trajstitch.policies.policy import load_policy
+from trajstitch.storage import runs
 from trajstitch.storage.runs import LOCK, RUN_FORMAT, Run
 
 
@@ -75,6 +77,21 @@ def test_starting_again_removes_only_what_a_run_of_that_kind_makes(tmp_path):
     assert run.has("state")
     assert Run.start(folder, "train", {"seed": 2}, force=True, makes=makes).config == {"seed": 2}
     assert sorted(path.name for path in folder.rglob("*")) == [LOCK, "log.csv", "mine", "result.json", "run.json"]
+
+
+def test_a_run_that_is_killed_while_it_starts_again_can_be_started_again(tmp_path, monkeypatch):
+    folder, remove = tmp_path / "run", runs._remove_made
+    Run.start(folder, "train", {"seed": 1}).log(step=1)
+
+    def killed(*arguments: Any) -> None:
+        remove(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "_remove_made", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Run.start(folder, "train", {"seed": 2}, force=True)
+    assert Run.start(folder, "train", {"seed": 2}, force=True).config == {"seed": 2}
 
 
 def test_half_written_line_of_metrics_is_left_out(tmp_path):

@@ -323,9 +323,12 @@ def _require_outside(folder: Path, source: Any) -> None:
 
 
 def _remove_made(folder: Path, patterns: Collection[str]) -> None:
-    """Remove what a run has made in its folder, and no other file."""
+    """Remove what a run has made in its folder, and no other file. run.json is left to be replaced.
+
+    So the folder is that of a run at any moment, and a job that is killed in between can be started again.
+    """
     try:
-        for path in [path for pattern in ("run.json", "metrics.jsonl", *patterns) for path in folder.glob(pattern)]:
+        for path in [path for pattern in ("metrics.jsonl", *patterns) for path in folder.glob(pattern)]:
             if path.is_symlink() or not path.is_dir():
                 path.unlink(missing_ok=True)
             with suppress(OSError):  # it holds other files, or is the run's folder
