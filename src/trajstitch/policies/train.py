@@ -241,21 +241,26 @@ def _continue(run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, se
             logger.info(f"{run.folder}: continuing from step {int(state.step):,}")
         run.drop_metrics_after(int(state.step))
         done = state
+        if not checkpoint(run, int(state.step)).exists():  # the job was stopped between the state and it
+            keep_checkpoint(state)
         return state
+
+    def keep_checkpoint(state: State) -> None:
+        if (step := int(state.step)) in marks:
+            assert kept is not None
+            policies = deploy(algorithm, state, kept, numbers, config)
+            with run.writing():
+                save_policies(policies, checkpoint(run, step))
 
     def each(state: State, metrics: dict[str, float]) -> None:
         nonlocal saved, done
         step = int(state.step)
         run.log(step=step, **metrics)
-        if step in marks:
-            assert kept is not None
-            policies = deploy(algorithm, state, kept, numbers, config)
-            with run.writing():
-                save_policies(policies, checkpoint(run, step))
+        done = state
         if step in marks or time.monotonic() - saved > SAVE_SECONDS:
             run.write_tree("state", state)
             saved = time.monotonic()
-        done = state
+        keep_checkpoint(state)
 
     try:
         policies = train_together(
@@ -274,9 +279,6 @@ def _continue(run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, se
             run.write_tree("state", done)
             logger.info(f"{run.folder}: stopped at step {int(done.step):,}")
         raise
-    if not last.exists():  # it was removed after training had ended
-        with run.writing():
-            save_policies(policies, last)
     return policies
 
 
