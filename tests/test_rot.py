@@ -69,6 +69,14 @@ def test_tensors_of_another_place_are_refused(tmp_path):
         first.read_tensors("state")
 
 
+def test_the_same_tensors_make_the_same_bytes(tmp_path):
+    facts = {name: f"é {name}\n\x01" for name in "abcdefgh"}
+    for number in range(4):
+        save_tensors({"w": np.ones(3), "v": np.ones(2, np.float32)}, tmp_path / f"{number}.safetensors", facts)
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+    assert read_tensors(tmp_path / "0.safetensors")[1] == facts
+
+
 def test_files_without_a_checksum_are_read_as_they_are(tmp_path):
     from safetensors.numpy import save_file
 

@@ -40,7 +40,20 @@ def save_tensors(
         except SafetensorError as error:  # of a full disk too, with the system's number in its text
             number = re.search(r"(?:code:|os error) (\d+)", str(error))
             raise OSError(int(number[1]) if number else 0, str(error)) from error
+        _order_header(fresh)
         fresh.chmod(0o644)  # safetensors makes files that only their owner can read
+
+
+def _order_header(path: Path) -> None:
+    """Put the metadata in a file's header in order: the library writes it in any, so that no two files are the same."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        ordered = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(size)
+        if len(ordered) == size:  # else the library writes JSON in another way, and the file is right as it is
+            file.seek(8)
+            file.write(ordered)
 
 
 def read_tensors(path: str | Path, belongs_to: str = "") -> tuple[dict[str, np.ndarray], dict[str, str]]:
