@@ -7,6 +7,7 @@ import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,6 +112,25 @@ def test_a_live_workspace_is_never_taken_for_a_stale_one(tmp_path: Path, monkeyp
         with replacing(tmp_path / "second", force=False) as other:
             other.write_text("2")
         assert fresh.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
+
+
+def test_a_workspace_is_left_alone_until_its_owner_has_locked_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = atomic.try_lock
+
+    def meanwhile(path: Path) -> Any:
+        path.touch()
+        monkeypatch.setattr(atomic, "try_lock", take)
+        with replacing(tmp_path / "second", force=False) as other:
+            other.write_text("2")
+        assert path.exists()
+        return take(path)
+
+    monkeypatch.setattr(atomic, "try_lock", meanwhile)
+    with replacing(tmp_path / "first", force=False) as fresh:
+        fresh.write_text("1")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
 
 
