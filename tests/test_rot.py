@@ -206,6 +206,10 @@ def test_an_empty_or_swapped_last_checkpoint_is_not_taken_for_trained(tmp_path):
     shutil.copy(theirs.path("checkpoints/000000020.safetensors"), last)
     with pytest.raises(InputError, match="made by another run, with fingerprint"):
         load_policies(ours.folder)
+    best = train_run(data, small, tmp_path / "best", 1, top=0.5)
+    shutil.copy(best.path("checkpoints/000000020.safetensors"), last)
+    with pytest.raises(InputError, match=r"made by another run, with top = 0.5, not 1.0"):
+        load_policies(ours.folder)
     last.write_bytes(content)
     shutil.copy(last, ours.path("checkpoints/000000030.safetensors"))
     with pytest.raises(InputError, match="made after 20 steps"):
