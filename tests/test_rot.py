@@ -15,7 +15,8 @@ from soak.flips import READ, attempt
 from soak.samples import logged, stitched
 from trajstitch import BC, cli
 from trajstitch.errors import InputError
-from trajstitch.formats import load, save
+from trajstitch.formats import load, require_free, save
+from trajstitch.formats.seal import require_unchanged_text, sealing_text
 from trajstitch.policies.policy import load_policies
 from trajstitch.policies.train import train_run
 from trajstitch.storage.checksums import BLOCK, KEY, checksum
@@ -180,6 +181,34 @@ def test_a_csv_that_could_not_be_replaced_keeps_its_checksum(tmp_path, monkeypat
         save(stitched(), f"table:{path}", force=True)
     assert (tmp_path / "log.csv.sha256").read_text() == before
     assert load(f"table:{path}").steps == 12
+
+
+def test_the_checksum_of_the_job_that_came_first_stays(tmp_path):
+    path = tmp_path / "log.csv"
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.write_text("ours")
+    theirs.write_text("theirs")
+    with sealing_text(path) as seal_theirs:
+        with sealing_text(path) as seal_ours:
+            seal_theirs(theirs)
+            seal_ours(ours)
+            shutil.copy(ours, path)
+        seal = (tmp_path / "log.csv.sha256").read_text()
+    assert (tmp_path / "log.csv.sha256").read_text() == seal
+    require_unchanged_text(path, "log")
+    assert seal.count("\n") == 1
+
+
+def test_a_file_of_others_in_the_place_of_a_checksum_is_left_alone(tmp_path):
+    uri, beside = f"table:{tmp_path}/log.csv", tmp_path / "log.csv.sha256"
+    for mine in ("", "my notes\n", f"{'0' * 64}  another.csv\n"):
+        beside.write_text(mine)
+        for write in (lambda: require_free(uri, force=False), lambda: save(logged(), uri)):
+            with pytest.raises(InputError, match=r"log.csv.sha256 exists already, and is no checksum of log.csv"):
+                write()
+        assert beside.read_text() == mine
+    save(logged(), uri, force=True)
+    assert load(uri).steps == 12
 
 
 def test_minari_itself_loads_sets_with_checksums(tmp_path):
