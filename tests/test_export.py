@@ -19,8 +19,9 @@ from trajstitch.errors import InputError
 from trajstitch.policies import POLICIES, algorithm_class
 from trajstitch.policies.bc import BC
 from trajstitch.policies.onnx_model import OPSET
-from trajstitch.policies.policy import NetworkPolicy, load_policies, load_policy
+from trajstitch.policies.policy import NetworkPolicy, load_policies, load_policy, save_policies
 from trajstitch.policies.train import deploy, initial_state, settings, train_run
+from trajstitch.storage.checksums import checksum_of_files
 from trajstitch.storage.runs import Run
 from trajstitch.workflow.export import export
 
@@ -236,6 +237,18 @@ def test_of_a_run_the_best_is_taken_by_what_is_known(trained: Path, tmp_path: Pa
     assert (earlier.policy.seed, earlier.policy.steps) == (2, 20)
     one = export(trained / "checkpoints" / "000000040.safetensors", tmp_path / "file.safetensors", seed=2)
     np.testing.assert_array_equal(one.policy.act(LOG.observations), policies[2].act(LOG.observations))
+
+
+def test_a_policy_that_learn_did_not_choose_is_not_exported(tmp_path: Path, policies) -> None:
+    one, other = (replace(policies["bc"], seed=seed) for seed in (0, 1))
+    run = Run.start(tmp_path / "run", "learn", {})
+    chosen = run.path("policy.safetensors")
+    save_policies([one], chosen)
+    run.write_json("result", {"chosen": "bc", "table": [{"name": "bc"}], "policy": checksum_of_files(chosen)})
+    assert export(run.folder, tmp_path / "policy.onnx").policy.seed == 0
+    save_policies([other], chosen)
+    with pytest.raises(InputError, match=r"is another policy than this run has chosen: remove .*result.json"):
+        export(run.folder, tmp_path / "other.onnx")
 
 
 @pytest.mark.usefixtures("wrong_types")

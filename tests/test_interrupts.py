@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 
 from random_data import random_data
+from trajstitch import cli
+from trajstitch.cli import interrupts
+from trajstitch.evaluation.processes import evaluators
 from trajstitch.formats import save
 from trajstitch.learning.compiled import compiled, wait_for
 from trajstitch.storage import stopping
@@ -80,6 +83,25 @@ def test_a_signal_where_nothing_can_be_raised_prints_no_traceback(number: int, c
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     expected = (code, "interrupted\n") if moment == "in a callback" else (0, "")
     assert (done.returncode, done.stderr) == expected
+
+
+def test_a_command_is_interrupted_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(interrupts, "watch", interrupted)
+    monkeypatch.setattr(interrupts, "finish", sys.exit)
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_processes_that_evaluate_leave_an_interruption_to_their_parent() -> None:
+    with evaluators(1) as pool:
+        assert pool.submit(signal.getsignal, signal.SIGINT).result() == signal.SIG_IGN
 
 
 def test_training_is_interrupted_within_a_chunk_and_keeps_the_chunks_before(tmp_path: Path) -> None:

@@ -15,8 +15,12 @@ CASES = {
     "convert to Minari": ("fsync minari/my/point",),
     "replace Minari": ("renameat2 minari/my/point/log-v0", "os.remove main_data.hdf5"),
     "convert to D4RL": ("renameat2 made.hdf5",),
-    "train BC": ("renameat2 clone/checkpoints/000000020.safetensors", "renameat2 clone/action-error.json"),
-    "stitch": ("renameat2 better.npz", "renameat2 run/passes.json"),
+    "train BC": (
+        "renameat2 clone/state.safetensors",
+        "renameat2 clone/checkpoints/000000020.safetensors",
+        "renameat2 clone/action-error.json",
+    ),
+    "stitch": ("os.remove run/model-inverse.safetensors", "renameat2 better.npz", "renameat2 run/passes.json"),
 }
 """Before which events of which jobs; the last one, where there are several."""
 

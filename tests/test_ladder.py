@@ -1,11 +1,13 @@
 """Ladders: the files, the choice of checkpoints, and the training that makes them."""
 
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import gymnasium
 import numpy as np
@@ -205,6 +207,36 @@ def test_training_keeps_every_checkpoint_and_leaves_nothing_else(finished: Path)
     assert ladder.expert.episodes == 20
     assert {"python", "jax", "gymnasium", "numpy"} <= set(ladder.versions)
     assert ladder.command.startswith("trajstitch expert Pendulum-v1 --steps 400")
+
+
+def test_torn_evaluation_is_made_again_and_what_follows_it_is_kept(tmp_path: Path) -> None:
+    config: dict = {"replay": 100}
+    run, learner = TrainingRun.start(tmp_path / "run", "expert", config), Mock()
+    run.restore(learner, 20, 10)
+    for steps in (10, 20):
+        run.save_checkpoint(steps, {0: []}, {})
+    run.record(0, 10, [1.0, 2.0])
+    run.record(0, 20, [1.0] * 10)
+    file = run.path("evaluations.csv")
+    file.write_bytes(file.read_bytes()[:-3])  # of "10" a 1 is left
+    run = TrainingRun.open(run.folder)
+    assert run.restore(learner, 20, 10) == (20, None)
+    assert run.unevaluated([0]) == [(0, 20)]
+    run.record(0, 20, [1.0] * 10)
+    assert TrainingRun.open(run.folder).evaluations[0, 20] == (0, 20, 1.0, 0.0, 10)
+
+
+@pytest.mark.parametrize("name", ["snapshot", "replay/000000010"])
+def test_training_does_not_go_on_from_what_another_has_left(name: str, tmp_path: Path) -> None:
+    learner = Mock()
+    learner.tensors.return_value = {"weight": np.zeros(2)}
+    runs = [TrainingRun.start(tmp_path / f"{seed}", "expert", {"seed": seed, "replay": 100}) for seed in (0, 1)]
+    for run in runs:
+        run.save_snapshot(10, learner, np.zeros((1, 10, 3)))
+    runs[0].restore(learner, 20, 10)
+    shutil.copy(runs[1].path(f"{name}.safetensors"), runs[0].path(f"{name}.safetensors"))
+    with pytest.raises(InputError, match="belongs to another run"):
+        runs[0].restore(learner, 20, 10)
 
 
 def test_killed_run_resumes_to_the_same_bits(finished: Path, tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 """Two jobs at once: in one run's folder, and at one target."""
 
 import gc
+import shutil
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +52,26 @@ def test_a_run_is_free_again_when_its_job_is_done(tmp_path: Path) -> None:
     lock.release()
 
 
+def test_a_run_whose_folder_was_removed_is_started_again_while_the_old_one_lives(tmp_path: Path) -> None:
+    """An interactive session keeps what a stopped job held, by the exception that stopped it."""
+    old = Run.start(tmp_path / "run", "stitch", {})
+    shutil.rmtree(tmp_path / "run")
+    run = Run.start(tmp_path / "run", "stitch", {}, resume=True)
+    run.log(step=1)
+    del old
+    gc.collect()
+    run.require_there()
+    assert try_lock(tmp_path / "run" / LOCK) is None
+
+
+def test_a_run_that_another_thread_works_in_is_refused(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as other:
+        run = other.submit(Run.start, tmp_path / "run", "train", {}).result()
+        with pytest.raises(InputError, match="is in use by another thread of this process"):
+            Run.start(tmp_path / "run", "train", {}, resume=True)
+    assert Run.start(tmp_path / "run", "train", {}, resume=True).facts == run.facts  # that thread has ended
+
+
 def test_nothing_is_put_into_a_folder_that_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     for resume in (False, True):
@@ -89,6 +112,25 @@ def test_a_live_workspace_is_never_taken_for_a_stale_one(tmp_path: Path, monkeyp
         with replacing(tmp_path / "second", force=False) as other:
             other.write_text("2")
         assert fresh.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
+
+
+def test_a_workspace_is_left_alone_until_its_owner_has_locked_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = atomic.try_lock
+
+    def meanwhile(path: Path) -> Any:
+        path.touch()
+        monkeypatch.setattr(atomic, "try_lock", take)
+        with replacing(tmp_path / "second", force=False) as other:
+            other.write_text("2")
+        assert path.exists()
+        return take(path)
+
+    monkeypatch.setattr(atomic, "try_lock", meanwhile)
+    with replacing(tmp_path / "first", force=False) as fresh:
+        fresh.write_text("1")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
 
 

@@ -15,7 +15,8 @@ from soak.flips import READ, attempt
 from soak.samples import logged, stitched
 from trajstitch import BC, cli
 from trajstitch.errors import InputError
-from trajstitch.formats import load, save
+from trajstitch.formats import load, require_free, save
+from trajstitch.formats.seal import require_unchanged_text, sealing_text
 from trajstitch.policies.policy import load_policies
 from trajstitch.policies.train import train_run
 from trajstitch.storage.checksums import BLOCK, KEY, checksum
@@ -67,6 +68,14 @@ def test_tensors_of_another_place_are_refused(tmp_path):
     shutil.copy(first.path("models.safetensors"), first.path("state.safetensors"))
     with pytest.raises(InputError, match="another place in this one"):
         first.read_tensors("state")
+
+
+def test_the_same_tensors_make_the_same_bytes(tmp_path):
+    facts = {name: f"é {name}\n\x01" for name in "abcdefgh"}
+    for number in range(4):
+        save_tensors({"w": np.ones(3), "v": np.ones(2, np.float32)}, tmp_path / f"{number}.safetensors", facts)
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+    assert read_tensors(tmp_path / "0.safetensors")[1] == facts
 
 
 def test_files_without_a_checksum_are_read_as_they_are(tmp_path):
@@ -174,6 +183,34 @@ def test_a_csv_that_could_not_be_replaced_keeps_its_checksum(tmp_path, monkeypat
     assert load(f"table:{path}").steps == 12
 
 
+def test_the_checksum_of_the_job_that_came_first_stays(tmp_path):
+    path = tmp_path / "log.csv"
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.write_text("ours")
+    theirs.write_text("theirs")
+    with sealing_text(path) as seal_theirs:
+        with sealing_text(path) as seal_ours:
+            seal_theirs(theirs)
+            seal_ours(ours)
+            shutil.copy(ours, path)
+        seal = (tmp_path / "log.csv.sha256").read_text()
+    assert (tmp_path / "log.csv.sha256").read_text() == seal
+    require_unchanged_text(path, "log")
+    assert seal.count("\n") == 1
+
+
+def test_a_file_of_others_in_the_place_of_a_checksum_is_left_alone(tmp_path):
+    uri, beside = f"table:{tmp_path}/log.csv", tmp_path / "log.csv.sha256"
+    for mine in ("", "my notes\n", f"{'0' * 64}  another.csv\n"):
+        beside.write_text(mine)
+        for write in (lambda: require_free(uri, force=False), lambda: save(logged(), uri)):
+            with pytest.raises(InputError, match=r"log.csv.sha256 exists already, and is no checksum of log.csv"):
+                write()
+        assert beside.read_text() == mine
+    save(logged(), uri, force=True)
+    assert load(uri).steps == 12
+
+
 def test_minari_itself_loads_sets_with_checksums(tmp_path):
     import minari
 
@@ -197,6 +234,10 @@ def test_an_empty_or_swapped_last_checkpoint_is_not_taken_for_trained(tmp_path):
     theirs = train_run(data[:3], small, tmp_path / "theirs", 1)
     shutil.copy(theirs.path("checkpoints/000000020.safetensors"), last)
     with pytest.raises(InputError, match="made by another run, with fingerprint"):
+        load_policies(ours.folder)
+    best = train_run(data, small, tmp_path / "best", 1, top=0.5)
+    shutil.copy(best.path("checkpoints/000000020.safetensors"), last)
+    with pytest.raises(InputError, match=r"made by another run, with top = 0.5, not 1.0"):
         load_policies(ours.folder)
     last.write_bytes(content)
     shutil.copy(last, ours.path("checkpoints/000000030.safetensors"))

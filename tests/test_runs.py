@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,7 +12,8 @@ import pytest
 
 from trajstitch.errors import InputError
 from trajstitch.policies.policy import load_policy
-from trajstitch.storage.runs import RUN_FORMAT, Run
+from trajstitch.storage import runs
+from trajstitch.storage.runs import LOCK, RUN_FORMAT, Run
 
 
 class Model(eqx.Module):
@@ -58,6 +60,38 @@ def test_run_goes_on_only_with_the_same_configuration_and_kind(tmp_path):
         Run.start(tmp_path / "run", "stitch", {"seed": 2}, resume=True)
     with pytest.raises(InputError, match="is a 'stitch' run, but a 'train' run is needed"):
         Run.start(tmp_path / "run", "train", {"seed": 1}, resume=True)
+
+
+def test_starting_again_removes_only_what_a_run_of_that_kind_makes(tmp_path):
+    folder, makes = tmp_path / "run", ("state.safetensors", "checkpoints/*.safetensors")
+    run = Run.start(folder, "train", {"seed": 1})
+    run.write_tree("state", model(1))
+    run.write_tree("checkpoints/1", model(1))
+    run.log(step=1)
+    run.write_json("mine/result", {})
+    (folder / "log.csv").write_text("mine")
+    with pytest.raises(InputError, match="is a 'train' run, but a 'stitch' run is needed"):
+        Run.start(folder, "stitch", {}, force=True, makes=makes)
+    with pytest.raises(InputError, match=r"log.csv: lies in .*run, whose run would be removed"):
+        Run.start(folder, "train", {"source": f"table:{folder / 'log.csv'}"}, force=True, makes=makes)
+    assert run.has("state")
+    assert Run.start(folder, "train", {"seed": 2}, force=True, makes=makes).config == {"seed": 2}
+    assert sorted(path.name for path in folder.rglob("*")) == [LOCK, "log.csv", "mine", "result.json", "run.json"]
+
+
+def test_a_run_that_is_killed_while_it_starts_again_can_be_started_again(tmp_path, monkeypatch):
+    folder, remove = tmp_path / "run", runs._remove_made
+    Run.start(folder, "train", {"seed": 1}).log(step=1)
+
+    def killed(*arguments: Any) -> None:
+        remove(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "_remove_made", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Run.start(folder, "train", {"seed": 2}, force=True)
+    assert Run.start(folder, "train", {"seed": 2}, force=True).config == {"seed": 2}
 
 
 def test_half_written_line_of_metrics_is_left_out(tmp_path):

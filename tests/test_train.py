@@ -6,6 +6,7 @@ import sys
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -262,6 +263,31 @@ def test_killed_run_resumes_to_the_same_bits(source, tmp_path, monkeypatch) -> N
         assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
     assert (whole / "metrics.jsonl").read_text() == (halved / "metrics.jsonl").read_text()
     assert command("train", "td3-bc", source, *TINY, "--run", str(halved), "--resume") == 0
+
+
+@pytest.mark.parametrize("stopped", ["write_tree", "save_policies"])
+def test_training_that_is_killed_at_its_last_step_ends_in_the_same_files(stopped, tmp_path, monkeypatch) -> None:
+    def files(run: Path) -> dict[str, dict[str, np.ndarray]]:
+        return {path.name: read_tensors(path)[0] for path in run.rglob("*.safetensors")}
+
+    def killed(*arguments: Any) -> None:
+        real(*arguments)
+        if (run / "checkpoints" / "000000020.safetensors").exists() or stopped == "write_tree":
+            raise OSError("killed")
+
+    run, bc = tmp_path / "run", BC(steps=20, hidden=(8,))
+    where = training.Run if stopped == "write_tree" else training
+    real = getattr(where, stopped)
+    with monkeypatch.context() as patch:
+        patch.setattr(where, stopped, killed)
+        with pytest.raises(OSError, match="killed"):
+            training.train_run(swings(), bc, run, 2)
+    training.train_run(swings(), bc, run, 2, resume=True)
+    training.train_run(swings(), bc, tmp_path / "whole", 2)
+    ours, theirs = files(run), files(tmp_path / "whole")
+    assert ours.keys() == theirs.keys()
+    for name, tensors in theirs.items():
+        assert all(np.array_equal(ours[name][key], array) for key, array in tensors.items())
 
 
 def test_policy_acts_without_jax(source, tmp_path) -> None:

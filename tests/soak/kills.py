@@ -169,9 +169,6 @@ def _plain(path: Path) -> bytes:
         for part in ("started", "seconds", "trajstitch_checksum"):
             stored.pop(part, None)
         return json.dumps(stored, sort_keys=True).encode()
-    if path.suffix == ".safetensors":  # the library writes the header's names in any order
-        size = 8 + int.from_bytes(content[:8], "little")
-        return json.dumps(json.loads(content[8:size]), sort_keys=True).encode() + content[size:]
     if path.name.endswith("card.md"):
         return re.sub(rb"started [^ \n]*", b"", content)
     return content

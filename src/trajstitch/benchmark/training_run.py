@@ -19,7 +19,6 @@ from trajstitch.policies.policy import Layers, layers_from, named
 from trajstitch.progress import logger
 from trajstitch.storage.atomic import replacing
 from trajstitch.storage.runs import Run
-from trajstitch.storage.tensors import read_tensors, save_tensors
 
 if TYPE_CHECKING:
     from trajstitch.benchmark.learner import Learner
@@ -37,9 +36,9 @@ class TrainingRun(Run):
 
     def _read(self) -> Iterator[tuple[int, int, float, float, int]]:
         path = self.folder / "evaluations.csv"
-        lines = path.read_text().splitlines()[1:] if path.exists() else []
+        lines = path.read_text().split("\n")[1:-1] if path.exists() else []  # a killed run may leave part of a line
         for line in csv.reader(lines):
-            if len(line) == len(self.COLUMNS) and line[-1]:  # a killed run may leave part of a line
+            if len(line) == len(self.COLUMNS):
                 yield int(line[0]), int(line[1]), float(line[2]), float(line[3]), int(line[4])
 
     def record(self, seed: int, steps: int, returns: Sequence[float]) -> None:
@@ -71,17 +70,16 @@ class TrainingRun(Run):
         for seed, layers in actors.items():
             tensors |= named(layers, f"{seed}/")
         shown = {name: json.dumps(np.asarray(values).tolist()) for name, values in metrics.items()}
-        save_tensors(tensors, self.folder / "checkpoints" / f"{steps:09}.safetensors", {"steps": str(steps)} | shown)
+        self.write_tensors(f"checkpoints/{steps:09}", tensors, steps=str(steps), **shown)
 
     def layers(self, seed: int, steps: int) -> Layers:
         """Load the actor of a seed after this many steps."""
-        tensors, _ = read_tensors(self.folder / "checkpoints" / f"{steps:09}.safetensors")
-        return layers_from(tensors, f"{seed}/")
+        return layers_from(self.read_tensors(f"checkpoints/{steps:09}"), f"{seed}/")
 
     def save_snapshot(self, steps: int, learner: "Learner", rows: np.ndarray) -> None:
         """Save everything needed to resume; `rows` are the transitions since the last snapshot."""
-        save_tensors({"rows": rows}, self.folder / "replay" / f"{steps:09}.safetensors", {"steps": str(steps)})
-        save_tensors(learner.tensors(), self.folder / "snapshot.safetensors", {"steps": str(steps)})
+        self.write_tensors(f"replay/{steps:09}", {"rows": rows}, steps=str(steps))
+        self.write_tensors("snapshot", learner.tensors(), steps=str(steps))
         for path in (self.folder / "replay").glob("*.safetensors"):
             if int(path.stem) <= steps - self.facts["config"]["replay"] - rows.shape[1]:
                 path.unlink()
@@ -92,13 +90,14 @@ class TrainingRun(Run):
         What the run wrote after the snapshot is removed, and made again.
         """
         if steps in self.checkpoints():
+            self._rewrite_evaluations()
             return steps, None
         begin, recent = 0, None
-        if (self.folder / "snapshot.safetensors").exists():
-            tensors, facts = read_tensors(self.folder / "snapshot.safetensors")
+        if self.has("snapshot"):
+            tensors, facts = self.read("snapshot")
             begin = int(facts["steps"])
             paths = sorted((self.folder / "replay").glob("*.safetensors"))
-            rows = [read_tensors(path)[0]["rows"] for path in paths if int(path.stem) <= begin]
+            rows = [self.read_tensors(f"replay/{path.stem}")["rows"] for path in paths if int(path.stem) <= begin]
             replay = np.concatenate(rows, axis=1)
             recent = replay[:, -round_steps:]
             learner.restore(tensors, replay[:, :-round_steps], begin - round_steps)
@@ -106,9 +105,13 @@ class TrainingRun(Run):
         for later in (steps for steps in self.checkpoints() if steps > begin):
             (self.folder / "checkpoints" / f"{later:09}.safetensors").unlink()
         self.evaluations = {key: row for key, row in self.evaluations.items() if key[1] <= begin}
+        self._rewrite_evaluations()
+        return begin, recent
+
+    def _rewrite_evaluations(self) -> None:
+        """Write the file again without part of a line at its end, to which the next line would be added."""
         with (
             replacing(self.folder / "evaluations.csv", force=True) as fresh,
             fresh.open("w", newline="") as file,
         ):
             csv.writer(file).writerows([self.COLUMNS, *self.evaluations.values()])
-        return begin, recent

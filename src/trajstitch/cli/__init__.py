@@ -59,12 +59,14 @@ try:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0 done, 1 the job failed, 2 bad input or usage, 130 interrupted."""
-    interrupts.watch()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without our signs shows the rest
     try:
+        interrupts.watch()
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")  # a terminal without our signs shows the rest
         code = run(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:  # before the command has begun
+        code = _interrupted()
     except SystemExit as error:  # tyro's, of --help and wrong usage; or of SIGTERM
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         if stopping.asked.is_set():

@@ -28,15 +28,15 @@ SHOW_CURSOR = "\x1b[?25h"
 
 def watch() -> None:
     """Let Ctrl-C and SIGTERM end this process; to be called once, by its main thread."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, as under nohup
-        signal.signal(signal.SIGINT, _raise)
-    signal.signal(signal.SIGTERM, _raise)
     usual = sys.unraisablehook  # where Python can't raise, in a callback of a library, it prints a traceback
     sys.unraisablehook = lambda lost: None if lost.exc_type in (KeyboardInterrupt, SystemExit) else usual(lost)
     listening, telling = os.pipe()
     os.set_blocking(telling, False)
     signal.set_wakeup_fd(telling, warn_on_full_buffer=False)
     threading.Thread(target=_wait, args=(listening,), daemon=True).start()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, as under nohup
+        signal.signal(signal.SIGINT, _raise)
+    signal.signal(signal.SIGTERM, _raise)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:

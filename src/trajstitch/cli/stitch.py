@@ -27,7 +27,7 @@ from trajstitch.learning.bounds import SEED, Bounds
 from trajstitch.progress import logger
 from trajstitch.report.card import card, card_path, write_card
 from trajstitch.stitching.config import PRESETS, Preset, StitchConfig, preset
-from trajstitch.stitching.layout import place
+from trajstitch.stitching.layout import MAKES, place
 from trajstitch.stitching.pipeline import Stitched, StitchJob, stitch_together
 from trajstitch.storage.atomic import telling
 from trajstitch.storage.checksums import checksum_of_files
@@ -131,9 +131,11 @@ class Command(ColumnFlags):
         data = self.load(self.source)
         config = self.config.for_data(data.metadata)
         facts = {"target": self.target, "seed": self.seed, "seeds": self.seeds, "preset": self.preset}
-        facts |= as_recorded(self.folder, sources.describe_source(self.source, data=data, **reading))
+        source = sources.describe_source(self.source, data=data, **reading)
+        facts |= as_recorded(self.folder, source) if self.resume else source
         facts["stitching"] = asdict(config)
-        run = Run.start(self.folder, "stitch", facts, resume=self.resume, force=self.force, free=("source", "target"))
+        again = {"resume": self.resume, "force": self.force, "makes": MAKES}
+        run = Run.start(self.folder, "stitch", facts, **again, free=("source", "target"))
         job = StitchJob(data, config, self.seed, self.seeds, run, workers=workers)
         with resumable(f"{run.folder}: stopped; the same command with --resume continues after what is finished"):
             return run, self._finish(job, run, recorded, saved, reading)

@@ -64,7 +64,7 @@ class Train(ColumnFlags, Generic[Method]):
     resume: bool = False
     """Continue the run in that folder; with more --steps than before, it is trained on."""
     force: bool = False
-    """Start again if the run exists: what is in its folder is removed."""
+    """Start again if the training exists: what it made in its folder is removed."""
     against: tuple[Path, ...] = ()
     """Without an environment: trained runs to compare with, such as a clone of the original data."""
     data: str | None = None

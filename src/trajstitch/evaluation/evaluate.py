@@ -60,7 +60,9 @@ def evaluate(
         apart: Callable[..., Iterable[list[float]]] = map
         if all(map(portable, (spec, *policies))):
             stack.enter_context(light_processes())
-            apart = stack.enter_context(evaluators(count)).map
+            pool = stack.enter_context(evaluators(count))
+            stack.callback(pool.shutdown, cancel_futures=True)  # if it is interrupted, only what is begun is waited for
+            apart = pool.map
         advance = stack.enter_context(progress(title, len(policies) * episodes, "episodes"))
         for part in apart(roll_out, rollouts):
             returns += part

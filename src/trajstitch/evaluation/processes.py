@@ -28,11 +28,12 @@ def pool(processes: int) -> Pool:
 
 
 def evaluators(processes: int) -> ProcessPoolExecutor:
-    """Return a pool of processes that end with this one, however it ends."""
+    """Return a pool of processes that leave Ctrl-C to this one, and end with it, however it ends."""
     return ProcessPoolExecutor(processes, SPAWN, _end_with_parent)
 
 
 def _end_with_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it reaches them all
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -82,7 +82,19 @@ def sealing_text(path: Path) -> Iterator[Callable[[Path], None]]:
     finally:
         if known:
             there = _sha256(path) if path.exists() else ""
-            _write(path, [there] if there in known else [])
+            if there in known:
+                _write(path, [there])
+            elif _lines(path) == _lines_of(path, known):  # else another job has written its own
+                _write(path, known[1:])
+
+
+def require_free_beside(path: Path, *, force: bool) -> None:
+    """Raise if there is something else where the checksum of a new text file goes."""
+    if not force and beside(path).exists() and len(_written(path)) != (len(_lines(path)) or None):
+        raise InputError(
+            f"{beside(path)} exists already, and is no checksum of {path.name}, which would go there: choose another "
+            "name, or overwrite it with `force=True`"
+        )
 
 
 def require_unchanged_text(path: Path, source: str) -> None:
@@ -102,15 +114,23 @@ def beside(path: Path) -> Path:
 
 def _written(path: Path) -> list[str]:
     """Return the checksums that are beside a file, for its name."""
+    found = [re.fullmatch(r"([0-9a-fA-F]{64}) [ *](.+)", line) for line in _lines(path)[:9]]
+    return [one[1].lower() for one in found if one and one[2] == path.name]
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the lines of what is beside a file."""
     try:
         if not beside(path).is_file():  # opening a pipe may wait for ever, and a device has no end
             return []
         with beside(path).open(errors="replace") as file:
-            lines = file.read(LONGEST).splitlines()
+            return file.read(LONGEST).splitlines()
     except OSError:
         return []
-    found = [re.fullmatch(r"([0-9a-fA-F]{64}) [ *](.+)", line) for line in lines[:9]]
-    return [one[1].lower() for one in found if one and one[2] == path.name]
+
+
+def _lines_of(path: Path, checksums: list[str]) -> list[str]:
+    return [f"{one}  {path.name}" for one in checksums]
 
 
 def _write(path: Path, checksums: list[str]) -> None:
@@ -118,7 +138,7 @@ def _write(path: Path, checksums: list[str]) -> None:
         beside(path).unlink(missing_ok=True)
         return
     with atomic.replacing(beside(path), force=True) as fresh:
-        fresh.write_text("".join(f"{one}  {path.name}\n" for one in checksums))
+        fresh.write_text("".join(f"{line}\n" for line in _lines_of(path, checksums)))
 
 
 def _sha256(path: Path) -> str:

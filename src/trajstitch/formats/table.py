@@ -36,7 +36,7 @@ from trajstitch.formats.limits import Budget
 from trajstitch.formats.metadata import AGAIN, from_json, parse_object, to_json, without_seal
 from trajstitch.formats.own_layout import is_layout, layout_column, with_layout
 from trajstitch.formats.rows import with_note_on_unknown
-from trajstitch.formats.seal import changed, opened, require_unchanged_text, sealed, sealing_text
+from trajstitch.formats.seal import changed, opened, require_free_beside, require_unchanged_text, sealed, sealing_text
 from trajstitch.formats.table_rows import episodes_of
 from trajstitch.formats.table_writing import NAMES, WRITTEN, block, blocks, names_to_write
 from trajstitch.storage import atomic
@@ -136,8 +136,10 @@ def save(data: Trajectories, location: str, *, force: bool, columns: Columns | N
     require_columns(columns)
     path = Path(location)
     _require_ending(path)
-    names = names_to_write(columns or Columns(), data, f"table:{location}")
     as_text = path.name.endswith(CSV)
+    if as_text:
+        require_free_beside(path, force=force)
+    names = names_to_write(columns or Columns(), data, f"table:{location}")
     known = to_json(data.metadata if as_text else sealed(data).metadata)
     description = {OURS: json.dumps(stamped({"metadata": known, "columns": asdict(names)})), MARK: b"trajstitch"}
     layout = layout_column(names) if as_text else None
@@ -166,8 +168,11 @@ def _with(layout: str | None, part: pa.Table) -> pa.Table:
 
 def require_free(location: str, *, force: bool) -> None:
     """Raise unless the file may be written and its name ends as a table's."""
-    _require_ending(Path(location))
+    path = Path(location)
+    _require_ending(path)
     files.require_free(location, force=force)
+    if path.name.endswith(CSV):
+        require_free_beside(path, force=force)
 
 
 def _require_ending(path: Path) -> None:

@@ -276,7 +276,8 @@ def _require_own(path: Path, steps: int, config: dict[str, Any]) -> None:
         ours = Run.open(folder).config
     except InputError:  # policies outlive the folder that they were made in
         return
-    for name in ("policy", "fingerprint", "seed", "seeds"):
+    free = ("steps", "source")  # may be others where the run is continued
+    for name in ("policy", "fingerprint", *(name for name in ours if name not in free)):
         if name in ours and name in config and config[name] != ours[name]:
             raise ValueError(f"it was made by another run, with {name} = {config[name]}, not {ours[name]}")
 

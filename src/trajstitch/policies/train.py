@@ -49,6 +49,11 @@ LONGEST_NAME = 40
 """Characters of a data set's name beside a progress bar."""
 SAVE_SECONDS = 120
 """The state is saved this often, and at each checkpoint."""
+MAKES = (
+    *("data.json", "weights.safetensors", "state.safetensors", "checkpoints/*.safetensors", "action-error.json"),
+    *("scores.json", "estimate.json"),
+)
+"""The files of a training, and of its evaluation, which are removed if it is started again."""
 
 
 def train(
@@ -161,11 +166,13 @@ def train_run(
     hold_out = hold_out if hold_out is not None else 0.0 if known or held_out is not None else HELD_OUT
     learned, apart = split_episodes(data, top, hold_out)
     held_out = apart if held_out is None else held_out
-    source = as_recorded(folder, source_facts(data) if source is None else source)
+    source = source_facts(data) if source is None else source
+    if resume:
+        source = as_recorded(folder, source)
     config = {**settings(algorithm), **source, "top": top, "hold_out": hold_out, "seeds": seeds, "seed": seed}
     extends = resume and (folder / "run.json").is_file() and _extends(Run.open(folder, "train"), algorithm)
     free = ("source", "steps") if extends else ("source",)
-    run = Run.start(folder, "train", config, resume=resume, force=force, free=free)
+    run = Run.start(folder, "train", config, resume=resume, force=force, makes=MAKES, free=free)
     if note := note_on_stitched(data, algorithm):
         logger.info(note)
     run.write_json("data", json.loads(metadata.to_json(data.metadata)))
@@ -234,21 +241,26 @@ def _continue(run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, se
             logger.info(f"{run.folder}: continuing from step {int(state.step):,}")
         run.drop_metrics_after(int(state.step))
         done = state
+        if not checkpoint(run, int(state.step)).exists():  # the job was stopped between the state and it
+            keep_checkpoint(state)
         return state
+
+    def keep_checkpoint(state: State) -> None:
+        if (step := int(state.step)) in marks:
+            assert kept is not None
+            policies = deploy(algorithm, state, kept, numbers, config)
+            with run.writing():
+                save_policies(policies, checkpoint(run, step))
 
     def each(state: State, metrics: dict[str, float]) -> None:
         nonlocal saved, done
         step = int(state.step)
         run.log(step=step, **metrics)
-        if step in marks:
-            assert kept is not None
-            policies = deploy(algorithm, state, kept, numbers, config)
-            with run.writing():
-                save_policies(policies, checkpoint(run, step))
+        done = state
         if step in marks or time.monotonic() - saved > SAVE_SECONDS:
             run.write_tree("state", state)
             saved = time.monotonic()
-        done = state
+        keep_checkpoint(state)
 
     try:
         policies = train_together(
@@ -267,9 +279,6 @@ def _continue(run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, se
             run.write_tree("state", done)
             logger.info(f"{run.folder}: stopped at step {int(done.step):,}")
         raise
-    if not last.exists():  # it was removed after training had ended
-        with run.writing():
-            save_policies(policies, last)
     return policies
 
 

@@ -18,6 +18,14 @@ from trajstitch.stitching.config import StitchConfig
 from trajstitch.stitching.graph import StitchGraph
 from trajstitch.storage.runs import Run, damaged
 
+_OF_A_STITCHING = (
+    *(f"{name}.safetensors" for name in ("models", "model-*", "graph", "progress", "simulator-check")),
+    *(f"{name}.json" for name in ("passes", "seconds", "summary", "stitched", "commits", "simulator-check")),
+    "result.npz",
+)
+MAKES = ("saved.json", *(f"{place}{name}" for place in ("", "seed-*/", "stitching-*/") for name in _OF_A_STITCHING))
+"""The files of a stitching, and of its simulator check, which are removed if it is started again."""
+
 
 class Place(NamedTuple):
     """Where in a run's folder the files of a seed are."""

@@ -226,11 +226,19 @@ class Stages:
         )
 
     def models(self) -> tuple[Models, list[FitReport]]:
-        return self._kept("models", self._fit_models, self._read_models, self._write_models)
+        found = self._kept("models", self._fit_models, self._read_models, self._write_models)
+        if self.run is not None:
+            for name in self._model_names:
+                self.run.path(f"model-{name}.safetensors").unlink(missing_ok=True)
+        return found
+
+    @property
+    def _model_names(self) -> list[str]:
+        first, *others = self.config.tests
+        return [first, "inverse", "reward", *others]
 
     def _fit_models(self) -> tuple[Models, list[FitReport]]:
-        first, *others = self.config.tests
-        order = [first, "inverse", "reward", *others]
+        order = self._model_names
         keys = dict(zip(order, jax.random.split(self.models_key, len(order)), strict=True))
         like = untrained_models(self.config, self.data, self.models_key)
         found = {}
@@ -269,8 +277,6 @@ class Stages:
 
     def _write_models(self, run: Run, found: tuple[Models, list[FitReport]]) -> None:
         run.write_tree("models", found[0], reports=json.dumps([asdict(report) for report in found[1]]))
-        for path in run.folder.glob("model-*"):
-            path.unlink()
 
     # The graph
 

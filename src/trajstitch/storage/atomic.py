@@ -22,7 +22,7 @@ PREFIX = ".trajstitch-"
 LOCK = "lock"
 """The file in a temporary folder that is locked while its owner lives."""
 NEW = 3600
-"""Seconds after which a folder without a lock is not just about to be locked, but left by a killed process."""
+"""Seconds after which a folder that holds nothing yet is not just about to be locked, but left by a killed process."""
 NAME_BYTES = 255
 """The longest name of a file on usual file systems."""
 NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EACCES)
@@ -213,7 +213,8 @@ def _remove_stale(parent: Path) -> None:
         if not left.is_dir() or left.is_symlink():
             continue
         with suppress(OSError):
-            if not (left / LOCK).exists() and time.time() - left.stat().st_mtime < NEW:
+            # Its owner makes `new` once it has the lock. Before that we would take the lock from it.
+            if not (left / "new").exists() and time.time() - left.stat().st_mtime < NEW:
                 continue
             lock = try_lock(left / LOCK)
             if lock is None:

@@ -4,9 +4,11 @@ import errno
 import json
 import os
 import socket
+import threading
 import time
 import weakref
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +17,23 @@ from trajstitch.errors import InputError
 if TYPE_CHECKING:
     from filelock import FileLock
 
-_held: "dict[Path, tuple[FileLock, int, os.stat_result]]" = {}
-"""The locks of this process by their file, each with the number of objects that hold it, and which file it is."""
+
+@dataclass
+class _Held:
+    """A lock of this process."""
+
+    lock: "FileLock"
+    file: os.stat_result
+    """Which file it is on: another may have its path by now."""
+    thread: threading.Thread
+    """The thread that locked it first."""
+    holders: int = 0
+    """The number of objects that hold it."""
+
+
+_held: dict[Path, _Held] = {}
+"""The locks of this process by their file."""
+_changing = threading.RLock()
 
 
 def try_lock(path: Path) -> "FileLock | None":
@@ -37,46 +54,56 @@ def try_lock(path: Path) -> "FileLock | None":
 
 
 def hold(path: Path, holder: Any, what: str) -> None:
-    """Lock a file for as long as `holder` is alive; raise if another process holds it.
+    """Lock a file for as long as `holder` is alive; raise if another process, or another thread of this one, holds it.
 
-    `what` names in the error what is locked. Objects of one process may hold the same lock.
+    `what` names in the error what is locked. Objects of one thread may hold the same lock, and so may those of threads
+    that follow one another. A lock on a file that is gone counts no more.
     """
     path = path.resolve()
-    if path not in _held:
-        try:
-            lock = try_lock(path)
-        except OSError as error:
-            from trajstitch.progress import logger  # shows progress bars, which a deployed policy doesn't have
+    with _changing:
+        found = _held.get(path)
+        if found is not None and lost(path):
+            found = None
+        if found is None:
+            try:
+                lock = try_lock(path)
+            except OSError as error:
+                from trajstitch.progress import logger  # shows progress bars, which a deployed policy doesn't have
 
-            logger.warning(f"{what}: can't be locked here ({error.strerror or error}): let no other job use it")
-            return
-        if lock is None:
-            raise InputError(f"{what} is in use{_owner(path)}: wait until it is done, or choose another `run`")
-        me = {"process": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-        with suppress(OSError):  # on a full disk nobody learns who holds it, but it is held
-            path.write_text(json.dumps(me) + "\n")
-        _held[path] = lock, 0, path.stat()
-    lock, holders, file = _held[path]
-    _held[path] = lock, holders + 1, file
-    weakref.finalize(holder, _let_go, path)
+                logger.warning(f"{what}: can't be locked here ({error.strerror or error}): let no other job use it")
+                return
+            if lock is None:
+                raise InputError(f"{what} is in use{_owner(path)}: wait until it is done, or choose another `run`")
+            me = {"process": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+            with suppress(OSError):  # on a full disk nobody learns who holds it, but it is held
+                path.write_text(json.dumps(me) + "\n")
+            found = _held[path] = _Held(lock, path.stat(), threading.current_thread())
+        elif found.thread is not threading.current_thread() and found.thread.is_alive():
+            raise InputError(
+                f"{what} is in use by another thread of this process: wait until it is done, or choose another `run`"
+            )
+        found.thread = threading.current_thread()
+        found.holders += 1
+        weakref.finalize(holder, _let_go, path, found)
 
 
 def lost(path: Path) -> bool:
     """Return whether this process locked a file that is no longer there, or is another one now."""
     held = _held.get(path.resolve())
     try:
-        return held is not None and not os.path.samestat(held[2], path.stat())
+        return held is not None and not os.path.samestat(held.file, path.stat())
     except OSError:
         return True
 
 
-def _let_go(path: Path) -> None:
+def _let_go(path: Path, held: _Held) -> None:
     """Release a lock that nothing holds any more."""
-    lock, holders, file = _held.pop(path)
-    if holders > 1:
-        _held[path] = lock, holders - 1, file
-    else:
-        lock.release()
+    with _changing:
+        held.holders -= 1
+        if not held.holders:
+            held.lock.release()
+            if _held.get(path) is held:
+                del _held[path]
 
 
 def _owner(path: Path) -> str:

@@ -18,7 +18,6 @@ import os
 import platform
 import re
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Collection, Iterator
@@ -71,14 +70,16 @@ class Run:
         *,
         resume: bool = False,
         force: bool | None = None,
+        makes: Collection[str] = (),
         command: str | None = None,
         free: Collection[str] = (),
     ) -> AnyRun:
         """Make a new run, or with `resume` continue an existing one of the same kind and config.
 
-        Settings that are `free` may have changed since. With `force`, and without `resume`, a run that is there is
-        removed first; it is None where a user can't ask for that. `command` is what a user types to run the job again:
-        this process's command line if not given.
+        Settings that are `free` may have changed since. With `force`, and without `resume`, a run of the same kind that
+        is there is started again: first the files that match a pattern in `makes`, which such runs make, are removed.
+        `force` is None where a user can't ask for that. `command` is what a user types to run the job again: this
+        process's command line if not given.
         """
         config = json.loads(json.dumps(config))
         again = bool(force) and not resume and (folder / "run.json").is_file()
@@ -95,8 +96,10 @@ class Run:
         run = cls(folder, {})
         hold(folder / LOCK, run, str(folder))
         if again:
-            _empty(folder)
-        if not _is_new(folder):  # looked at again: only now nobody else can change it
+            _require_kind(run.read_json("run", advice="choose another `run`"), folder, kind)
+            _require_outside(folder, config.get("source"))
+            _remove_made(folder, makes)
+        elif not _is_new(folder):  # looked at again: only now nobody else can change it
             _require_resume(folder, resume, force)
             run.facts = cls.open(folder, kind).facts
             _tell_versions(run.facts, folder)
@@ -135,8 +138,8 @@ class Run:
         for name in ("config", "job"):
             if not isinstance(run.facts.get(name, {} if name == "job" else None), dict):
                 raise InputError(f"{folder / 'run.json'}: holds no {name}: start a new run")
-        if kind is not None and run.facts.get("kind") != kind:
-            raise InputError(f"{folder}: is a {run.facts.get('kind')!r} run, but a {kind!r} run is needed")
+        if kind is not None:
+            _require_kind(run.facts, folder, kind)
         return run
 
     @property
@@ -299,14 +302,29 @@ def _require_resume(folder: Path, resume: bool, force: bool | None) -> None:
         raise InputError(f"{folder} exists already: continue it with `resume=True`,{again} or choose another `run`")
 
 
-def _empty(folder: Path) -> None:
-    """Remove what a run's folder holds, but for the lock."""
+def _require_kind(facts: dict[str, Any], folder: Path, kind: str) -> None:
+    if facts.get("kind") != kind:
+        raise InputError(f"{folder}: is a {facts.get('kind')!r} run, but a {kind!r} run is needed")
+
+
+def _require_outside(folder: Path, source: Any) -> None:
+    """Raise if a job's data lies in the folder whose run is started again: data is never removed."""
+    place = Path(source.partition(":")[2]) if isinstance(source, str) else None
+    if place is not None and place.is_file() and place.resolve().is_relative_to(folder.resolve()):
+        raise InputError(f"{place}: lies in {folder}, whose run would be removed: choose another `run`")
+
+
+def _remove_made(folder: Path, patterns: Collection[str]) -> None:
+    """Remove what a run has made in its folder, and no other file. run.json is left to be replaced.
+
+    So the folder is that of a run at any moment, and a job that is killed in between can be started again.
+    """
     try:
-        for path in folder.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            elif path.name != LOCK:
-                path.unlink()
+        for path in [path for pattern in ("metrics.jsonl", *patterns) for path in folder.glob(pattern)]:
+            if path.is_symlink() or not path.is_dir():
+                path.unlink(missing_ok=True)
+            with suppress(OSError):  # it holds other files, or is the run's folder
+                path.parent.rmdir()
     except OSError as error:
         raise InputError(f"{folder}: can't be emptied ({error.strerror}): choose another `run`") from error
 

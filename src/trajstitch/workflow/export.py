@@ -14,6 +14,7 @@ from trajstitch.errors import InputError
 from trajstitch.policies.onnx_model import facts_of, input_dtype, onnx_model, require_onnx
 from trajstitch.policies.policy import NO_LIMIT, NetworkPolicy, Policy, checkpoints, load_policies, save_policies
 from trajstitch.storage.atomic import replacing, require_free
+from trajstitch.storage.checksums import checksum_of_files
 from trajstitch.storage.runs import Run, damaged
 
 ENDINGS = (".onnx", ".safetensors")
@@ -165,13 +166,25 @@ def _learned(run: Run, seed: int | None, checkpoint: int | None) -> tuple[Policy
     result = run.read_json("result")
     with damaged(run.path("result.json")):
         name, methods = str(result["chosen"]), [str(row["name"]) for row in result["table"]]
+        policy = str(result["policy"])
     if seed is not None or checkpoint is not None:
         others = ", ".join(str(run.path(one)) for one in methods if run.path(one).is_dir())
         raise InputError(
             f"{run.folder}: its policy is what `learn` chose; for another `seed` or `checkpoint` name the folder "
             f"of a method: {others}"
         )
-    return load_policies(run.path("policy.safetensors"))[0], f"{name}, which `learn` chose"
+    return load_policies(chosen_file(run, policy))[0], f"{name}, which `learn` chose"
+
+
+def chosen_file(run: Run, recorded: str) -> Path:
+    """Return the file of the policy that `learn` chose; raise if it isn't the one whose checksum it recorded."""
+    file = run.path("policy.safetensors")
+    if not file.is_file() or checksum_of_files(file) != recorded:
+        raise InputError(
+            f"{file}: is another policy than this run has chosen: remove {run.path('result.json')} and "
+            "continue with `resume=True` to make it again"
+        )
+    return file
 
 
 def _of_seed(policies: list[Policy], seed: int | None, place: Path) -> tuple[Policy, str]:

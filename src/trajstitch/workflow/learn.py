@@ -19,10 +19,10 @@ from trajstitch.learning.bounds import Bounds, check_bounds, check_seeds
 from trajstitch.policies.policy import Policy, load_policy
 from trajstitch.progress import logger
 from trajstitch.stitching.config import Preset, StitchConfig, preset
-from trajstitch.storage.checksums import checksum_of_files
 from trajstitch.storage.runs import Run, damaged
 from trajstitch.workflow.budget import parse_budget
 from trajstitch.workflow.choice import Row
+from trajstitch.workflow.export import chosen_file
 from trajstitch.workflow.stages import Job, Settings
 
 CODE = """\
@@ -91,13 +91,8 @@ class Learned:
         data = sources.load(place, columns=sources.columns_from(columns))
         if data.fingerprint != fingerprint:
             raise InputError(f"{place}: is other data than {run.folder} was made from or has made: start a new run")
-        file = run.path("policy.safetensors")
-        if not file.is_file() or checksum_of_files(file) != policy:
-            raise InputError(
-                f"{file}: is another policy than this run has chosen: remove {run.path('result.json')} and "
-                "continue with `resume=True` to make it again"
-            )
-        return cls(load_policy(file), data, rows, **text, verdict=verdict, folder=run.folder, seconds=seconds)
+        chosen = load_policy(chosen_file(run, policy))
+        return cls(chosen, data, rows, **text, verdict=verdict, folder=run.folder, seconds=seconds)
 
 
 def learn(
