@@ -107,7 +107,7 @@ def test_no_episode_left_out_of_the_best_is_better_than_one_in_it(data: Trajecto
     best = data.best(fraction)
     assert len(best) == max(1, round(fraction * len(data)))
     # With the costs that episodes cut off early have not paid; a part of the data may have another usual length.
-    known = {id_: value for id_, value in zip(fingerprints(data), data.corrected_returns, strict=True)}
+    known = dict(zip(fingerprints(data), data.corrected_returns, strict=True))
     ranked = sorted(zip(data.lengths > 0, data.corrected_returns, strict=True), reverse=True)
     found = ((length > 0, known[id_]) for length, id_ in zip(best.lengths, fingerprints(best), strict=True))
     assert sorted(found, reverse=True) == ranked[: len(best)]
