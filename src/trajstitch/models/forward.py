@@ -230,8 +230,8 @@ def _measured(
         "90%_consistency": float(most),
     }
     learned = train[:: 1 + len(train) // MOST_EXPLAINED]
-    parts = (Missed(steps, np.sqrt(weight) * _missed(members, data, steps)) for steps in (learned, held))
-    told = told_by_step_before(data, *parts, roles.controlled)
+    fitted = Missed(learned, np.sqrt(weight) * _missed(members, data, learned))
+    told = told_by_step_before(data, fitted, Missed(held, np.sqrt(weight) * missed), roles.controlled)
     facts |= {name: part / len(held) / baseline if baseline > 0 else 0.0 for name, part in told.items()}
     ensemble = eqx.tree_at(lambda one: one.usual, ensemble, jnp.asarray(median, jnp.float32))
     return ensemble, FitReport("forward dynamics", explains > 0.1, facts)
