@@ -182,6 +182,36 @@ def test_constant_reward_is_learned_unless_there_is_none(data, reward, learned):
     assert report.beats_baseline is learned
 
 
+def ends_at_a_goal(random: np.random.Generator, lengths: np.ndarray, reached: np.ndarray) -> Trajectories:
+    """Return wandering episodes, of which those that have reached a goal are rewarded once, at their end."""
+    ends = np.cumsum(lengths) - 1
+    rewards, last = np.zeros(lengths.sum(), np.float32), np.zeros(lengths.sum(), bool)
+    rewards[ends], last[ends] = reached, True
+    actions = random.uniform(-1, 1, (lengths.sum(), 2)).astype(np.float32)
+    return Trajectories(
+        observations=random.normal(size=(lengths.sum() + len(lengths), 2)).astype(np.float32).cumsum(0),
+        actions=actions,
+        rewards=rewards,
+        terminated=last & (rewards > 0),
+        truncated=last & (rewards == 0),
+        offsets=np.append(0, ends + 1),
+    )
+
+
+@pytest.mark.parametrize("kind", ["reached at any time", "one long episode"])
+def test_a_reward_that_is_known_beats_its_baseline_whatever_the_lengths(kind):
+    """A model that sees ends knows these rewards, whether an episode of one step is rewarded or a very long one."""
+    random = np.random.default_rng(0)
+    if kind == "reached at any time":
+        reached = np.arange(100) < 12
+        lengths = np.append((1, 2), np.full(98, 60))
+    else:
+        reached, lengths = np.arange(40) < 30, np.append(np.full(39, 12), 3000)
+    data = ends_at_a_goal(random, lengths, reached)
+    _, report = fit_reward(RegressionReward(hidden=(32,), steps=1500, learning_rate=3e-3), data, KEY)
+    assert report.beats_baseline
+
+
 # Columns that actions don't control
 
 
