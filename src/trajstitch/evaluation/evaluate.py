@@ -5,7 +5,6 @@ own. So the returns don't depend on the number of processes.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from jaxtyping import Float
 from trajstitch.data import environments, spaces
 from trajstitch.data.environments import normalised
 from trajstitch.data.trajectories import Metadata, Trajectories
+from trajstitch.engines.workers import cores
 from trajstitch.errors import InputError
 from trajstitch.evaluation.compare_runs import compare_runs
 from trajstitch.evaluation.processes import evaluators, light_processes, portable
@@ -54,7 +54,7 @@ def evaluate(
         for first in range(0, episodes, TOGETHER)
     ]
     title = f"Rolling out in {environments.environment_id(metadata)}"
-    count = min(processes or os.cpu_count() or 1, len(rollouts))
+    count = min(processes or cores(), len(rollouts))
     returns: list[float] = []
     with ExitStack() as stack:
         apart: Callable[..., Iterable[list[float]]] = map

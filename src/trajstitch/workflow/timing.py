@@ -1,7 +1,6 @@
 """How fast this machine is with this data: a few hundred steps of each learner, timed once it is compiled."""
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ import numpy as np
 
 from trajstitch.data import environments
 from trajstitch.data.trajectories import Metadata, Trajectories
+from trajstitch.engines.workers import cores
 from trajstitch.evaluation import estimates
 from trajstitch.evaluation.compare import compare
 from trajstitch.evaluation.estimates import horizon_of
@@ -107,7 +107,7 @@ def _episode_seconds(data: Trajectories, play: Metadata) -> float:
     took = _seconds(steps)
     environment.close()
     limit = environment.spec.max_episode_steps if environment.spec is not None else None
-    return took / STEPS * (limit or horizon_of(data)) / (os.cpu_count() or 1)
+    return took / STEPS * (limit or horizon_of(data)) / cores()
 
 
 def _estimate_seconds(data: Trajectories, some: Trajectories) -> float:
