@@ -207,8 +207,9 @@ def _described(text: bytes, columns: Columns, source: str, *, allow_changed: boo
     for name in _WRITTEN_FIELDS:
         value, many = written.get(name), isinstance(getattr(Columns, name), tuple)
         parts = value if many else [value]
-        absent = value is None and name in ("reward", "cost") and isinstance(written.get(_OTHER[name]), str)
-        if not absent and (not isinstance(parts, list) or not all(isinstance(one, str) for one in parts)):
+        if value is None and isinstance(written.get(_OTHER.get(name, "")), str):
+            continue
+        if not isinstance(parts, list) or not all(isinstance(one, str) for one in parts):
             raise InputError(f"{source}: its metadata is damaged (the columns of {name}): {AGAIN}")
         chosen[name] = tuple(parts) if many else value
     given = {item.name: getattr(columns, item.name) for item in fields(Columns) if getattr(columns, item.name)}
