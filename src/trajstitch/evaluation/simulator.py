@@ -53,7 +53,8 @@ def replay(
     """Take each action in the state that its observation shows."""
     if environments.environment_id(metadata) is None:
         raise InputError(
-            f"{metadata.source or metadata.name}: names no environment, so there is no simulator to replay in"
+            f"{metadata.source or metadata.name}: names no environment, so there is no simulator to replay in: name "
+            "one with `environment`, by Gymnasium's id or as MODULE:NAME"
         )
     spec = environments.spec(metadata)
     own = environments.start(spec)

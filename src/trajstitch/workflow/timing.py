@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -35,6 +35,8 @@ from trajstitch.workflow.budget import (
     with_models,
 )
 
+Measured = TypeVar("Measured")
+
 STEPS = 300
 """Gradient steps, and steps in the environment, that are timed."""
 SAMPLE = 4_000
@@ -45,18 +47,17 @@ def measure(data: Trajectories, budget: float, play: Metadata | None, *, clones_
     """Time what may fit into the budget; `play` is the metadata that names an environment, if there is one to use."""
     start = time.monotonic()
     some = _sample(data)
-    with _quiet():
-        policies = {"bc": _policy_speed("bc", some)}
-        estimate = _estimate_seconds(data, some) if play is None else 0.0
-        stitching: dict[Preset, StitchSpeed] = {}
-        if len(some) > 1:
-            stitching["quick"] = _stitch_speed("quick", some)
-            if may_fit_default(budget - (time.monotonic() - start), stitching["quick"], data.steps):
-                stitching["default"] = _stitch_speed("default", some)
-        left = (1 - STITCHING) * budget - (time.monotonic() - start)
-        if not clones_only and np.ptp(data.returns) > 0 and may_fit_iql(left, policies["bc"]):
-            policies["iql"] = _policy_speed("iql", some)
-        episode = None if play is None else _episode_seconds(data, play)
+    policies = {"bc": _timed("bc", lambda: _policy_speed("bc", some))}
+    estimate = _timed("estimates of returns", lambda: _estimate_seconds(data, some)) if play is None else 0.0
+    stitching: dict[Preset, StitchSpeed] = {}
+    if len(some) > 1:
+        stitching["quick"] = _timed("stitching by the preset quick", lambda: _stitch_speed("quick", some))
+        if may_fit_default(budget - (time.monotonic() - start), stitching["quick"], data.steps):
+            stitching["default"] = _timed("stitching by the preset default", lambda: _stitch_speed("default", some))
+    left = (1 - STITCHING) * budget - (time.monotonic() - start)
+    if not clones_only and np.ptp(data.returns) > 0 and may_fit_iql(left, policies["bc"]):
+        policies["iql"] = _timed("iql", lambda: _policy_speed("iql", some))
+    episode = None if play is None else _timed("the environment", lambda: _episode_seconds(data, play))
     return Timings(stitching, policies, episode, estimate)
 
 
@@ -115,6 +116,13 @@ def _estimate_seconds(data: Trajectories, some: Trajectories) -> float:
     policies = train_together([some], BC(steps=STEPS), SEEDS)[0]
     took = _seconds(lambda: compare({"bc": policies}, some))
     return took / SEEDS * min(data.steps, estimates.MOST_STEPS) / some.steps
+
+
+def _timed(what: str, measured: Callable[[], Measured]) -> Measured:
+    """Say what is timed, since it may take a while, and return what is measured."""
+    logger.info(f"timing {what}")
+    with _quiet():
+        return measured()
 
 
 def _seconds(work: Callable[[], Any]) -> float:
