@@ -89,6 +89,14 @@ def test_a_plan_keeps_to_its_budget_or_is_the_least(
     assert least or plan.steps["bc"] == FEWEST_STEPS["bc"] or stitching.seconds + plan.seconds <= budget
 
 
+@pytest.mark.parametrize("episode", [0.5, 1e-3, None])
+def test_a_plan_uses_its_budget_unless_more_steps_make_no_sense(episode: float | None) -> None:
+    for left in (60.0, 200.0, 1000.0, 5000.0):
+        plan = plan_policies(left, timings(episode=episode), True)
+        least, most = plan.steps == {"bc": FEWEST_STEPS["bc"]}, plan.steps["bc"] == BC().steps
+        assert least or most or plan.seconds >= 0.75 * left
+
+
 def test_more_time_never_plans_less() -> None:
     times = np.geomspace(30, 1e6, 40)
     plans = [plan_policies(left, timings(), True) for left in times]
@@ -144,7 +152,7 @@ def comparison(better: dict[tuple[str, str], str], deploy: str | None = None) ->
     [
         ([], None, "a", "can't tell whether any policy is better than the logged behaviour, and it is the safest"),
         ([("c", LOGGED)], None, "c", "whether another is better still, the data can't tell"),
-        ([("b", LOGGED), ("c", LOGGED)], None, "b", "b and c are all better"),
+        ([("b", LOGGED), ("c", LOGGED)], None, "b", "b and c are both better"),
         ([("c", "a"), ("c", "b"), ("c", LOGGED)], "c", "c", "surely better"),
         ([(LOGGED, "a"), (LOGGED, "b"), (LOGGED, "c")], None, "a", "deploy none"),
         ([(LOGGED, "a")], None, "b", "it is the safest"),

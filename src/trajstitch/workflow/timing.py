@@ -39,6 +39,8 @@ Measured = TypeVar("Measured")
 
 STEPS = 300
 """Gradient steps, and steps in the environment, that are timed."""
+PARTS = 3
+"""Parts of these steps: the time between their ends is that of steps alone."""
 SAMPLE = 4_000
 """Transitions that are learned from and stitched, at most (but two episodes)."""
 
@@ -72,9 +74,15 @@ def _sample(data: Trajectories) -> Trajectories:
 
 
 def _policy_speed(name: str, data: Trajectories) -> Speed:
-    algorithm = algorithm_class(name)(steps=STEPS)
-    first, again = (_seconds(lambda: train_together([data], algorithm, SEEDS)) for _ in range(2))
-    return Speed(max(first - again, 0.0), again / STEPS)
+    algorithm, at = algorithm_class(name)(steps=STEPS), []
+
+    def train() -> None:
+        at.clear()
+        train_together([data], algorithm, SEEDS, each=lambda *_: at.append(time.monotonic()), every=STEPS // PARTS)
+
+    first, again = _seconds(train), _seconds(train)
+    step = (at[-1] - at[0]) / (STEPS - STEPS // PARTS)
+    return Speed(max(first - again, 0.0), step, max(again - STEPS * step, 0.0))
 
 
 def _stitch_speed(name: Preset, data: Trajectories) -> StitchSpeed:
