@@ -322,7 +322,8 @@ def test_interrupted_between_stages_it_resumes_to_the_same_table(finished, tmp_p
             with pytest.raises(KeyboardInterrupt):
                 learn(f"npz:{folder}/log.npz", "5m", run=tmp_path / "run", resume=True, **TINY)
     assert (tmp_path / "run" / "ts-iql").exists()
-    again = learn(f"npz:{folder}/log.npz", "5m", run=tmp_path / "run", resume=True, **TINY)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    again = learn(f"npz:{folder}/log.npz", "5m", run=tmp_path / "moved", resume=True, **TINY)
     assert again.table == found.table
     assert again.why == found.why
 

@@ -265,7 +265,7 @@ class Job:
         config, seed = config.for_data(logged.data.metadata), self.settings.seed
         facts = {"target": "npz:../stitched.npz", "seed": seed, "seeds": 1, "preset": name}
         facts |= {**logged.facts, "stitching": asdict(config)}
-        run = Run.start(self.run.path(STITCHING), "stitch", facts, resume=True)
+        run = Run.start(self.run.path(STITCHING), "stitch", facts, resume=True, free=("source",))
         done = stitch_together([StitchJob(logged.data, config, seed, run=run)])[0][0]
         run.write_json("summary", {"unchanged_because": done.reason})
         union = assemble(logged.data, [done.after], keep_original=True, doubts=hidden_state(done.reports))
