@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import trajstitch
-from trajstitch import BC
-from trajstitch.formats.columns import Columns
+from trajstitch import BC, Columns
 
 
 def write_log(path: Path, shifts: int = 60, seconds: int = 40) -> None:

@@ -66,8 +66,20 @@ def test_data_may_be_named_by_uri_or_path(tmp_path: Path, monkeypatch: pytest.Mo
     Path("log.txt").write_text("1")
     with pytest.raises(InputError, match=r"log\.txt: its name doesn't tell its format"):
         trajstitch.load(Path("log.txt"))
-    with pytest.raises(InputError, match=r"nowhere\.npz"):
-        trajstitch.stitch(Path("nowhere.npz"))
+    for place in (Path("nowhere.npz"), "nowhere.npz"):
+        with pytest.raises(InputError, match=r"^nowhere\.npz: no such file"):
+            trajstitch.stitch(place)
+    Path("unnamed.csv").write_text("a,b,c\n1,2,3\n")
+    with pytest.raises(InputError, match=r"`columns.observations`.* \(load it first: data = trajstitch.load\('unn"):
+        trajstitch.train("unnamed.csv", algorithm, 1)
+    with pytest.raises(InputError, match=r"^nowhere: no such file or folder"):
+        trajstitch.compare({"a": "nowhere"}, "log.npz")
+    trajstitch.save(LOG, "copy.csv")
+    assert trajstitch.load("copy.csv").equals(trajstitch.load("table:copy.csv"))
+    with pytest.raises(InputError, match="exists already"):
+        trajstitch.save(LOG, "log.npz")
+    with pytest.raises(InputError, match="its ending tells no format"):
+        trajstitch.save(LOG, "log.txt")
 
 
 def test_a_file_is_named_by_its_path_on_the_command_line_too(
@@ -77,8 +89,11 @@ def test_a_file_is_named_by_its_path_on_the_command_line_too(
     save(LOG, "table:log.csv")
     assert cli.run(["inspect", "log.csv"]) == 0
     assert cli.run(["train", "bc", "log.csv", "--steps", "5", "--hidden", "4", "--seeds", "1", "--run", "run"]) == 0
-    assert cli.run(["convert", "log.csv", "table:log.csv", "--force"]) == 2
-    assert "is the source itself" in capsys.readouterr().err
+    for target in ("table:log.csv", "log.csv"):
+        assert cli.run(["convert", "log.csv", target, "--force"]) == 2
+        assert "is the source itself" in capsys.readouterr().err
+    assert cli.run(["convert", "log.csv", "log.npz"]) == 0
+    assert trajstitch.load("npz:log.npz").steps == LOG.steps
     monkeypatch.chdir("/")
     assert (
         cli.run(

@@ -102,7 +102,9 @@ def test_unknown_flag_is_a_usage_error(capsys):
         ("s3:bucket", "unknown scheme 's3'"),
         ("nzp:file.npz", "did you mean 'npz'"),
         ("hopper/medium-reply", "did you mean 'hopper/medium-replay'"),
-        ("file.hdf5", "d4rl:file.hdf5"),
+        ("file.hdf5", "file.hdf5: no such file"),
+        ("file.parquet", "file.parquet: no such file"),
+        ("reports/file", "no built-in set 'reports/file'"),
         ("npz:", "names no data set"),
     ],
 )

@@ -13,11 +13,13 @@ from controllers import Controller, controller, mean_action, scaled
 from test_policies import chain, one_step
 from test_train import TINY, command, refused, swings
 from trajstitch.benchmark.sources import load_original
+from trajstitch.cli.estimates import print_estimates
 from trajstitch.data import maze
 from trajstitch.data.stitch_record import original_of
 from trajstitch.data.trajectories import Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
-from trajstitch.evaluation.compare import Comparison, Estimate, compare
+from trajstitch.evaluation.compare import LOGGED, Comparison, Estimate, Verdict, compare
+from trajstitch.evaluation.compare import _Fits as Fits
 from trajstitch.evaluation.estimates import limits_of
 from trajstitch.evaluation.scores import Interval
 from trajstitch.formats import save
@@ -132,6 +134,34 @@ def test_about_a_policy_far_from_the_data_nothing_is_told() -> None:
     assert not far.covered
     assert found.verdict("straight") == "can't tell"
     assert "of its steps are beyond the data" in found.sentence
+
+
+def test_estimates_that_still_move_with_more_data_are_not_settled_and_tell_nothing(capsys) -> None:
+    """Far from convergence a broken controller may look better; half of the data then looks otherwise."""
+    shape = len(NOISE_OF_FITS), 2, 40
+    noise = np.array(NOISE_OF_FITS)[:, None, None] + np.random.default_rng(0).normal(0, 0.1, shape)
+    better, none = np.array([[2.0], [0.0]]), np.zeros(2)
+    full = Fits(better + noise, better + noise, better + noise, none[:1], none[:1], none)
+
+    def smaller(value: float) -> Fits:
+        half = np.array([[value], [0.0]]) + noise
+        return replace(full, estimate=half, lower=half, upper=half)
+
+    for value, settled in ((2.0, True), (-0.5, False), (4.5, False)):
+        assert full.estimate_of(0, smaller(value), "a", 1, 0.0, 0.05).settled is settled
+        assert full.surely_better(0, 1, smaller(value), 0.05) is settled
+    data = logged("set-point")
+    good = expert(WORLDS["set-point"], data)
+    honest = compare({"a": good}, data)
+    moving = replace(honest, estimates=(replace(honest.estimates[0], settled=False),), verdicts=DOUBT)
+    assert "a: its estimate still moves with more data" in moving.sentence
+    runs = [{"name": "a", "steps": 1, "of_steps": 1}]
+    print_estimates({**moving.to_json(), "data": "log", "episodes": len(data), "runs": runs})
+    assert "NOT SETTLED, still moving with more data: a" in capsys.readouterr().out
+
+
+NOISE_OF_FITS = (-0.02, -0.01, 0.0, 0.01, 0.02)
+DOUBT: dict[tuple[str, str], Verdict] = {("a", LOGGED): "can't tell", (LOGGED, "a"): "can't tell"}
 
 
 def test_nothing_is_told_where_nothing_can_be_known() -> None:

@@ -75,9 +75,11 @@ def test_common_flags_are_fields_of_the_verb(verb, monkeypatch, capsys):
 
 def test_flags_of_columns_are_shown_for_tables_alone(monkeypatch, capsys):
     assert "--columns." not in helped(monkeypatch, capsys, "learn", "--help")
-    text = helped(monkeypatch, capsys, "learn", "table:log.csv", "--help")
-    assert "--columns.reward STR" in text
-    assert "--missing {split,interpolate,drop}" in text
+    for named in ("table:log.csv", "log.csv", "logs/log.parquet"):
+        text = helped(monkeypatch, capsys, "learn", named, "--help")
+        assert "--columns.reward STR" in text
+        assert "--columns.cost STR" in text
+        assert "--missing {split,interpolate,drop}" in text
 
 
 def test_help_of_a_verb_is_instant_and_imports_nothing_heavy():

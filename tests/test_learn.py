@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
@@ -12,12 +13,14 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
+import plant
 import trajstitch
 from point import collect
 from test_stitching import SMALL
 from trajstitch import cli
 from trajstitch.errors import InputError
 from trajstitch.evaluation.compare import LOGGED
+from trajstitch.evaluation.scores import Interval
 from trajstitch.formats import save
 from trajstitch.policies.bc import BC
 from trajstitch.policies.iql import IQL
@@ -86,6 +89,14 @@ def test_a_plan_keeps_to_its_budget_or_is_the_least(
     assert least or plan.steps["bc"] == FEWEST_STEPS["bc"] or stitching.seconds + plan.seconds <= budget
 
 
+@pytest.mark.parametrize("episode", [0.5, 1e-3, None])
+def test_a_plan_uses_its_budget_unless_more_steps_make_no_sense(episode: float | None) -> None:
+    for left in (60.0, 200.0, 1000.0, 5000.0):
+        plan = plan_policies(left, timings(episode=episode), True)
+        least, most = plan.steps == {"bc": FEWEST_STEPS["bc"]}, plan.steps["bc"] == BC().steps
+        assert least or most or plan.seconds >= 0.75 * left
+
+
 def test_more_time_never_plans_less() -> None:
     times = np.geomspace(30, 1e6, 40)
     plans = [plan_policies(left, timings(), True) for left in times]
@@ -141,7 +152,7 @@ def comparison(better: dict[tuple[str, str], str], deploy: str | None = None) ->
     [
         ([], None, "a", "can't tell whether any policy is better than the logged behaviour, and it is the safest"),
         ([("c", LOGGED)], None, "c", "whether another is better still, the data can't tell"),
-        ([("b", LOGGED), ("c", LOGGED)], None, "b", "b and c are all better"),
+        ([("b", LOGGED), ("c", LOGGED)], None, "b", "b and c are both better"),
         ([("c", "a"), ("c", "b"), ("c", LOGGED)], "c", "c", "surely better"),
         ([(LOGGED, "a"), (LOGGED, "b"), (LOGGED, "c")], None, "a", "deploy none"),
         ([(LOGGED, "a")], None, "b", "it is the safest"),
@@ -169,6 +180,7 @@ def test_without_an_environment_every_method_is_estimated_and_one_chosen(finishe
     # The best tenth of so few episodes is the same before and after, and nothing is trained twice.
     assert names == [LOGGED, "bc", "best-tenth", "ts-bc", "iql", "ts-iql"]
     assert found.unit == "estimated return"
+    assert found.horizon == 10
     assert [row.name for row in found.table if row.chosen] == [found.chosen]
     for row in found.table[1:]:
         assert row.result is not None
@@ -218,6 +230,86 @@ def test_a_finished_run_gives_its_result_at_once(finished, monkeypatch) -> None:
         learn(f"npz:{folder}/log.npz", "2h", run=folder / "run", resume=True, **TINY)
 
 
+POINT_WITH_HOOK = """
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+
+
+class Point(gymnasium.Env):
+    observation_space = Box(-np.inf, np.inf, (2,))
+    action_space = Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.state = self.np_random.uniform(-1.5, 1.5, 2)
+        return self.state.astype(np.float32), {}
+
+    def set_state(self, state):
+        self.state = np.array(state, float)
+
+    def step(self, action):
+        self.state = self.state + 0.1 * action
+        ended = bool(abs(self.state[0]) > 2)
+        return self.state.astype(np.float32), float(self.state[0] - 0.1 * action @ action), ended, False, {}
+"""
+
+
+def test_a_run_of_learn_stands_for_the_runs_in_it(finished, tmp_path, capsys, monkeypatch) -> None:
+    folder, found = finished
+    shutil.copytree(folder, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    assert cli.run(["evaluate", "run", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in told["estimates"]] == [row.name for row in found.table[1:]]
+    for one, row in zip(told["estimates"], found.table[1:], strict=True):
+        assert Interval(**one["estimated"]) == row.result, "the same data, and so the same estimates"
+        assert one["action_error"] == pytest.approx(row.action_error)
+    assert told["held_out"]
+    assert cli.run(["evaluate", "run/bc", "--against", "run"]) == 0
+    assert cli.run(["report", "run", "-o", "page.html"]) == 0
+    assert f"<h1>{found.verdict} {found.why}</h1>" in unescape(Path("page.html").read_text())
+    assert cli.run(["simulate", "run"]) == 2
+    assert "names no environment, so there is no simulator to replay in: name one with --env" in capsys.readouterr().err
+    Path("point_of_mine.py").write_text(POINT_WITH_HOOK)
+    assert cli.run(["simulate", "run", "--environment", "point_of_mine:Point", "--json"]) == 0
+    checked = json.loads(capsys.readouterr().out)
+    assert checked["logged"]["median_ratio"] < 0.2, "the log's own steps are the environment's, but for noise"
+    assert checked["jumps"]["steps"] > 0
+    assert cli.run(["evaluate", "run", "--environment", "point_of_mine:Point", "--episodes", "1", "--json"]) == 0
+    scored = json.loads(capsys.readouterr().out)["runs"]
+    assert len(scored) == len(found.table) - 1
+    assert all(one["environment_spec"]["max_episode_steps"] == 10 for one in scored), "as long as logged episodes"
+    assert cli.run(["train", "bc", "npz:log.npz", "--against", "run", "--run", "bc", "--steps", "1"]) == 2
+    assert "is a 'learn' run, but a 'train' run is needed: name one in it, such as run/bc" in capsys.readouterr().err
+    for path in ("run/stitch", *(f"run/{row.name}" for row in found.table[1:])):
+        shutil.rmtree(path)
+    assert cli.run(["evaluate", "run"]) == 2
+    assert "has trained nothing yet" in capsys.readouterr().err
+    assert cli.run(["simulate", "run"]) == 2
+    assert "has stitched nothing" in capsys.readouterr().err
+
+
+def test_a_log_is_mended_by_learn_itself(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = plant.rows(lots=9)
+    rows[3][2] = ""
+    plant.write(tmp_path / "log.csv", rows)
+    with pytest.raises(InputError, match="`missing=interpolate`"):
+        learn("log.csv", "5m", run="run", columns=plant.COLUMNS, **TINY)
+    found = learn("log.csv", "5m", run="run", columns=plant.COLUMNS, missing="interpolate", **TINY)
+    assert found.data.steps == len(rows)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert cli.run(["evaluate", "../run", "--json"]) == 0, "the log is found and mended again, from any folder"
+    again = learn("../log.csv", "5m", run="../run", resume=True, columns=plant.COLUMNS, missing="interpolate", **TINY)
+    assert again.table == found.table
+    with pytest.raises(InputError, match=r"missing = interpolate, not split"):
+        learn("../log.csv", "5m", run="../run", resume=True, columns=plant.COLUMNS, missing="split", **TINY)
+    with pytest.raises(InputError, match="`missing` goes with data that is named"):
+        learn(LOG, "5m", missing="split")
+
+
 def test_interrupted_between_stages_it_resumes_to_the_same_table(finished, tmp_path, monkeypatch) -> None:
     folder, found = finished
 
@@ -230,7 +322,8 @@ def test_interrupted_between_stages_it_resumes_to_the_same_table(finished, tmp_p
             with pytest.raises(KeyboardInterrupt):
                 learn(f"npz:{folder}/log.npz", "5m", run=tmp_path / "run", resume=True, **TINY)
     assert (tmp_path / "run" / "ts-iql").exists()
-    again = learn(f"npz:{folder}/log.npz", "5m", run=tmp_path / "run", resume=True, **TINY)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    again = learn(f"npz:{folder}/log.npz", "5m", run=tmp_path / "moved", resume=True, **TINY)
     assert again.table == found.table
     assert again.why == found.why
 
@@ -326,12 +419,18 @@ def test_the_command_tells_its_plan_and_learns_from_a_csv(tmp_path, capsys, monk
     assert cli.run(command) == 0
     out, err = capsys.readouterr()
     assert "9 episodes, 90 steps" in err
+    assert re.findall("^timing (.+)$", err, re.MULTILINE)[1:] == [
+        "bc",
+        "estimates of returns",
+        "stitching by the preset quick",
+    ]
     assert "plan for 1 s: stitch by the preset quick with 25% of its steps" in err
     assert "train 3 policies each of bc, best-tenth, ts-bc, ts-best-tenth with 30 steps" in err
     assert "the budget is too small: this is the least that makes sense" in err
     stages = re.findall(r"^stage (\d) of 5, (\w+): .+ (?:left in all, as planned|over the plan)$", err, re.MULTILINE)
     assert stages == [("2", "stitch"), ("3", "train"), ("4", "evaluate"), ("5", "page")]
     assert "is chosen: the data can't tell" in out
+    assert "estimated return: over 10 steps, the usual length of an episode" in out
     assert "policy  run/policy.safetensors" in out
     assert "page    run/report.html" in out
     assert "deploy  trajstitch export run policy.onnx" in out

@@ -275,6 +275,45 @@ def test_several_columns_of_an_episode_come_back_as_several(tmp_path: Path) -> N
     assert (tmp_path / "out.csv").read_text().replace('"', "").splitlines()[1] == "A,3,5,1,2,5,false,false,"
 
 
+# Costs
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet", "npz"])
+@pytest.mark.parametrize("name", ["yield", "cost"])
+def test_costs_are_rewards_below_zero_and_come_back_as_costs(tmp_path: Path, ending: str, name: str) -> None:
+    cells = [[*row[:-1], row[-1].removeprefix("-")] for row in plant.rows()]  # a plant's rewards are below 0
+    uri = plant.write(tmp_path / "log.csv", cells)
+    text = (tmp_path / "log.csv").read_text().replace("yield", name, 1)
+    (tmp_path / "log.csv").write_text(text)
+    data = trajstitch.load(uri, columns=replace(COLUMNS, reward=None, cost=name))
+    assert data.equals(load(plant.write(tmp_path / "gains.csv", plant.rows())))
+    target = f"npz:{tmp_path}/ours.npz" if ending == "npz" else f"table:{tmp_path}/ours.{ending}"
+    formats.save(data, target)
+    again = trajstitch.load(target)
+    assert again.equals(data)
+    formats.save(again, f"table:{tmp_path}/third.csv")
+    header, first, *_ = (tmp_path / "third.csv").read_text().replace('"', "").splitlines()
+    assert header == f"lot,when,temp [°C],flow [l/h],valve,{name},terminated,truncated,trajstitch:1+1+2+1-1+1+1"
+    assert float(first.split(",")[5]) == float(cells[0][5])
+    assert trajstitch.load(f"table:{tmp_path}/third.csv").equals(data)
+    named = trajstitch.load(f"table:{tmp_path}/third.csv", columns=replace(COLUMNS, reward=name))
+    np.testing.assert_array_equal(named.rewards, -data.rewards)  # what the user says comes first
+
+
+def test_rewards_that_look_like_costs_are_noted(tmp_path: Path) -> None:
+    header, rows = "episode,obs_x,action,{}\n", "".join(f"{lot},{t},0.5,{t}\n" for lot in "ab" for t in range(5))
+    for name, noted in (("reward", False), ("Energy cost [EUR]", True), ("lossless", False)):
+        (tmp_path / "log.csv").write_text(header.format(name) + rows)
+        data = trajstitch.load(f"table:{tmp_path / 'log.csv'}", columns=Columns(reward=name))
+        assert any("`columns.cost`" in one.detail for one in data.metadata.findings) is noted
+    (tmp_path / "log.csv").write_text(header.format("costs") + rows)
+    data = trajstitch.load(f"table:{tmp_path / 'log.csv'}")
+    assert data.rewards.tolist() == [0, -1, -2, -3, -4] * 2
+    assert any("guessed" in one.detail and "cost = costs" in one.detail for one in data.metadata.findings)
+    with pytest.raises(InputError, match=r"`columns.reward` is 'a' and `columns.cost` is 'b'"):
+        trajstitch.load(f"table:{tmp_path / 'log.csv'}", columns=Columns(reward="a", cost="b"))
+
+
 def test_names_follow_their_episodes(tmp_path: Path) -> None:
     data = load(plant.write(tmp_path / "log.csv", plant.rows()))
     assert names(data[[4, 0]]) == ["L-11", "L-7"]
@@ -326,7 +365,8 @@ def test_an_environment_of_ones_own_is_evaluated_in(
     formats.save(load(plant.write(tmp_path / "log.csv", plant.rows())), "npz:log.npz")
     assert run(["train", "bc", "npz:log.npz", *ROLLED_OUT, "--steps", "4", "--seeds", "1", "--run", "bc"]) == 0
     capsys.readouterr()
-    for name, limit in (("plant:Plant", ["--max-steps", "5"]), ("plant:Plant-v0", [])):
+    # A class has no limit of its own: episodes are as long as the longest logged one.
+    for name, limit in (("plant:Plant", ["--max-steps", "5"]), ("plant:Plant", []), ("plant:Plant-v0", [])):
         common = ["--environment", name, "--episodes", "2", "--processes", "1", "--json", *limit]
         assert run(["evaluate", "bc", *common]) == 0
         assert json.loads(capsys.readouterr().out)["environment"] == name.replace("plant:Plant-v0", "Plant-v0")

@@ -15,6 +15,7 @@ from point import collect
 from sample_runs import HOSTILE, clone_swings, large_run, named_log, renamed, stitch_log
 from test_stitch_command import table  # noqa: F401
 from trajstitch import cli
+from trajstitch.data.labels import Labels
 from trajstitch.data.stitch_record import StitchRecord
 from trajstitch.data.trajectories import Provenance, concatenate
 from trajstitch.errors import InputError
@@ -164,6 +165,23 @@ def test_viewer_follows_a_trajectory_through_its_sources(stitched, tmp_path):
         for first, last, episode, start, end in shown["stretches"]:
             assert (one.provenance.source_episode[first : last + 1] == episode).all()
             assert one.provenance.source_step[[first, last]].tolist() == [start, end]
+
+
+def test_page_calls_episodes_by_the_log_s_own_names(stitched):
+    (run,) = read_stitch_runs(Run.open(stitched))
+    assert not any(payload(render([stitch_entry(run)]))["entries"][0]["map"]["names"].values()), "the log has no names"
+    assert run.before is not None
+    lots = Labels(np.array([f"L-<b>{number + 7}" for number in range(len(run.before))]))
+    first = replace(run.stitchings[0], data=replace(run.stitchings[0].data, labels=lots))
+    named = replace(run, before=replace(run.before, labels=lots), stitchings=(first, *run.stitchings[1:]))
+    page = render([stitch_entry(named)])
+    assert "<b>7" not in page, "names stay text"
+    found = payload(page)["entries"][0]
+    names = found["map"]["names"]
+    assert set(names["logged"]) == {str(one) for one in found["map"]["states"]["episode"]}
+    for one in found["viewer"]["trajectories"]:
+        assert names["trajectories"][str(one["episode"])] == f"L-<b>{one['episode'] + 7}"
+        assert all(names["sources"][str(stretch[2])] == f"L-<b>{stretch[2] + 7}" for stretch in one["stretches"])
 
 
 def test_page_of_two_million_transitions_is_sampled_and_says_so():

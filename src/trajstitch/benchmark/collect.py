@@ -6,7 +6,6 @@ depend on the number of processes.
 """
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -25,6 +24,7 @@ from trajstitch.benchmark.ladder import Checkpoint, Ladder, load_ladder, shipped
 from trajstitch.benchmark.lanes import Lanes
 from trajstitch.data import environments
 from trajstitch.data.trajectories import Metadata, Trajectories
+from trajstitch.engines.workers import cores
 from trajstitch.errors import InputError
 from trajstitch.evaluation import processes
 from trajstitch.evaluation.processes import light_processes
@@ -106,7 +106,7 @@ def collect(config: Collect) -> Trajectories:
     if ladder.task != which.task:
         raise InputError(f"{config.ladder} is a ladder of {ladder.task}, not of {which.task}")
     episodes: list[Episode] = []
-    with light_processes(), processes.pool(config.processes or os.cpu_count() or 1) as pool:
+    with light_processes(), processes.pool(config.processes or cores()) as pool:
         with progress(f"Collecting {which.name}", transitions) as advance:
             for episode in _episodes(pool, ladder.environment, recipe(which, ladder, transitions), (config.seed, 0)):
                 episodes.append(episode)

@@ -6,7 +6,6 @@ on its configuration, and not on how fast either side is. All episodes are resta
 state can't be saved in general; so a resumed run sees the same data as one that was never stopped.
 """
 
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -22,6 +21,7 @@ from trajstitch.benchmark.exploration import Environment, Exploration, Explorer,
 from trajstitch.benchmark.ladder import TASKS, Checkpoint, Ladder, rounded, save_ladder
 from trajstitch.benchmark.selection import RANDOM, Asked, Chosen, Curve, Play, Played, best_policies, twins
 from trajstitch.benchmark.training_run import TrainingRun
+from trajstitch.engines.workers import cores
 from trajstitch.errors import InputError
 from trajstitch.evaluation.processes import evaluators, light_processes
 from trajstitch.learning.bounds import SEED, Bounds, check_bounds, check_seeds
@@ -252,7 +252,7 @@ def build_ladder(folder: Path) -> Ladder:
     name = facts["config"]["task"]
     task = environment(name)
 
-    with light_processes(), evaluators(os.cpu_count() or 1) as pool:
+    with light_processes(), evaluators(cores()) as pool:
 
         def play(asked: Sequence[Asked]) -> list[Played]:
             shards = [

@@ -19,32 +19,31 @@ from trajstitch.formats.columns import Columns
 from trajstitch.progress import logger
 from trajstitch.storage.runs import Run, damaged
 
+READING = ("missing", "resample", "allow_changed")
+"""How a data set was read, beside its columns; recorded if given."""
+
 
 def resolve(source: str) -> str:
-    """Return the URI of a data set: `source` itself, or where a built-in set is in the Minari store.
+    """Return the place of a data set: `source` itself, or where a built-in set is in the Minari store.
 
     Raise for a scheme or set that doesn't exist, with the most similar name that does.
     """
     if not _is_name(source):
         formats.parse(source)
         return source
-    try:
-        return f"minari:{sets.built_in(source).minari_id}"
-    except InputError:
-        hint = formats.scheme_hint(source)
-        if not hint:
-            raise
-    raise InputError(f"no built-in set {source!r}{hint}: `trajstitch sets` lists them")
+    return f"minari:{sets.built_in(source).minari_id}"
 
 
 def uri_of(source: str | Path) -> str:
     """Return what the user names as a URI (or a built-in set's name), where it is a file's path."""
     text = str(source)
-    if not isinstance(source, Path) and not (_is_name(text) and Path(text).is_file()):
+    if ":" in text and not isinstance(source, Path):
         return text
-    if (scheme := formats.scheme_of(text)) is None:
+    if (scheme := formats.scheme_of(text)) is not None:
+        return f"{scheme}:{text}"
+    if isinstance(source, Path) or Path(text).is_file():
         raise InputError(f"{text}: its name doesn't tell its format: write it as a URI, such as npz:{text}")
-    return f"{scheme}:{text}"
+    return text
 
 
 def load(
@@ -96,8 +95,8 @@ def require_apart(source: str, target: str) -> None:
 
 
 def _is_name(source: str) -> bool:
-    """Return whether a source is the name of a built-in set, not a URI."""
-    return ":" not in source
+    """Return whether a source is the name of a built-in set, not a URI or a file's path."""
+    return ":" not in source and formats.scheme_of(source) is None
 
 
 def _collect_once(name: str) -> None:
@@ -137,7 +136,9 @@ def load_original(data: Trajectories, *, allow_large: bool = False) -> Trajector
     if record is None or not record.source:
         raise InputError(f"{where}: is stitched and doesn't know its original: {advice}")
     try:
-        original = load(str(record.source["source"]), allow_large=allow_large, fetch=False, **_reading(record.source))
+        original = load(
+            str(record.source["source"]), allow_large=allow_large, fetch=False, **reading_from(record.source)
+        )
     except (InputError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{where}: its original can't be loaded ({error}): {advice}") from error
     if original.fingerprint != record.source.get("fingerprint"):
@@ -167,10 +168,14 @@ def with_source(
     return replace(data, metadata=replace(record, source=facts).added_to(data.metadata))
 
 
-def _reading(stored: Mapping[str, Any]) -> dict[str, Any]:
+def reading_from(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return how a data set was read, as arguments of `load`, from what was recorded about it."""
-    columns = columns_from(stored.get("columns"))
-    return {"columns": columns, **{name: stored.get(name) for name in ("missing", "resample", "allow_changed")}}
+    return {"columns": columns_from(stored.get("columns")), **{name: stored.get(name) for name in READING}}
+
+
+def recorded_reading(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of facts about a data set those that say how it was read."""
+    return {"columns": facts["columns"], **{name: facts[name] for name in READING if name in facts}}
 
 
 def columns_from(stored: dict[str, Any] | None) -> Columns | None:
@@ -185,7 +190,7 @@ def reload_source(run: Run, *, allow_large: bool = False) -> Trajectories:
     """Load a run's data set again; raise if it has changed since."""
     source = run.fact("source", str)
     with damaged(run.path("run.json"), "start a new run"):
-        reading = _reading(run.config)
+        reading = reading_from(run.config)
     try:
         data = load(source, allow_large=allow_large, fetch=False, **reading)
     except InputError as error:

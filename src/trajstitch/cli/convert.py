@@ -24,7 +24,7 @@ class Command(ColumnFlags):
     source: Annotated[Positional[str], arg(metavar="SRC")]
     """The data set to read: a URI, or the name of a built-in set."""
     target: Annotated[Positional[str], arg(metavar="DST")]
-    """The URI to write it to."""
+    """Where to write it: a URI, or a file's path."""
     force: bool = False
     """Overwrite the target if it exists."""
     json: bool = False

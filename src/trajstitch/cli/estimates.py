@@ -20,7 +20,7 @@ def original_data(folders: Sequence[Path], *, allow_large: bool = False) -> Traj
     problems = []
     for folder in folders:
         try:
-            data = reload_source(Run.open(folder, "train"), allow_large=allow_large)
+            data = reload_source(Run.open(folder), allow_large=allow_large)
             return load_original(data, allow_large=allow_large)
         except InputError as error:
             problems.append(error)

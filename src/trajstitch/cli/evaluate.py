@@ -19,6 +19,7 @@ from trajstitch.evaluation.film import film, require_video
 from trajstitch.evaluation.scores import Interval, Summary, probability_of_improvement
 from trajstitch.policies.policy import load_policy
 from trajstitch.storage.runs import Run
+from trajstitch.workflow.parts import held_out_by, knowing_data, trainings_of
 
 COMMON = ("episodes", "last", "offline", "environment", "against", "data", "video", "seed", "json")
 
@@ -38,7 +39,7 @@ class Command(ColumnFlags, Evaluate):
     """
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]")]
-    """Folders of `trajstitch train`."""
+    """Folders of `trajstitch train`; one of `trajstitch learn` stands for all trainings in it."""
     against: Path | None = None
     """Another run to compare with. With an environment it must be evaluated already: print the probability that a
     policy of this run scores higher. Without, it is one more run whose return is estimated."""
@@ -55,30 +56,32 @@ class Command(ColumnFlags, Evaluate):
 
     def execute(self) -> None:
         if not self.runs:
-            raise InputError("name a run: the folder of a `trajstitch train`")
-        if any(needs_data(Run.open(folder, "train"), self) for folder in self.runs):
-            self._estimate()
+            raise InputError("name a run: the folder of a `trajstitch train` or `trajstitch learn`")
+        trainings = trainings_of(self.runs)
+        if any(needs_data(Run.open(folder, "train"), self) for folder in trainings):
+            self._estimate(trainings)
             return
-        if len(self.runs) > 1 and self.video is not None:
+        if len(trainings) > 1 and self.video is not None:
             raise InputError("`video` films one run: name one")
         results = []
-        for folder in self.runs:
-            if len(self.runs) > 1 and not self.json:
+        for folder in trainings:
+            if len(trainings) > 1 and not self.json:
                 stdout().print(str(folder), style="bold", soft_wrap=True)
             results.append(self._score(folder))
         if self.json:
             print_json(results[0] if len(results) == 1 else {"runs": results})
 
-    def _estimate(self) -> None:
+    def _estimate(self, trainings: list[Path]) -> None:
         if self.video is not None:
             raise InputError("without an environment nothing can be filmed: leave `video` out")
-        folders = [*self.runs, *([self.against] if self.against is not None else [])]
+        others = [] if self.against is None else [self.against]
         if self.data is None:
-            data = original_data(folders, allow_large=self.allow_large)
+            data = original_data(knowing_data([*self.runs, *others]), allow_large=self.allow_large)
         else:
             data = sources.load(self.data, allow_large=self.allow_large, **self.reading(self.data))
             data = sources.load_original(data, allow_large=self.allow_large)
-        result = compare_runs(folders, data)
+        apart = held_out_by(self.runs[0], data) if len(self.runs) == 1 and not others else None
+        result = compare_runs([*trainings, *trainings_of(others)], data, apart)
         print_json(result) if self.json else print_estimates(result)
 
     def _score(self, folder: Path) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Annotated
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from trajstitch.benchmark import sources
 from trajstitch.cli.charts import number
 from trajstitch.cli.columns import ColumnFlags
 from trajstitch.cli.output import print_json, stdout
@@ -59,18 +58,15 @@ class Command(ColumnFlags):
     """Print JSON instead of text."""
 
     def execute(self) -> None:
-        reading = self.reading(self.source)
-        mended = self.missing is not None or self.resample is not None or self.allow_changed
-        data = sources.load(self.source, allow_large=self.allow_large, **reading) if mended else self.source
         with resumable("the same command with --resume continues"):
             found = learn(
-                data,
+                self.source,
                 self.budget,
                 run=self.run or Path("runs") / slug(f"learn-{self.source}"),
                 resume=self.resume,
                 environment=self.environment,
-                columns=None if mended else reading["columns"],
                 allow_large=self.allow_large,
+                **self.reading(self.source),
                 seed=self.seed,
                 compare=self.compare,
             )
@@ -92,7 +88,7 @@ def show(found: Learned) -> None:
     out = stdout()
     table = Table(box=None, pad_edge=False, header_style="bold")
     verdicts = any(row.than_logged for row in found.table)
-    for title in ("", "learns from", f"{found.unit} [95 %]", "error", *(["to logged"] if verdicts else [])):
+    for title in ("", "learns from", f"{found.unit} [95 %]", "error", *(["than logged"] if verdicts else [])):
         table.add_column(title, justify="left" if title in ("", "learns from") else "right", no_wrap="[" in title)
     for row in found.table:
         name = "the data" if row.name == LOGGED else row.name
@@ -100,6 +96,8 @@ def show(found: Learned) -> None:
         cells += ["" if row.action_error is None else f"{row.action_error:.3f}", row.than_logged or ""]
         table.add_row(*cells[: len(table.columns)], style="bold" if row.chosen else None)
     out.print(table)
+    if found.horizon is not None:
+        out.print(f"{found.unit}: over {found.horizon:,} steps, the usual length of an episode", soft_wrap=True)
     out.print("error: distance of the actions from logged ones, scaled to ±1\n", soft_wrap=True)
     if found.verdict is not None:
         out.print(f"{found.verdict}\n", soft_wrap=True)

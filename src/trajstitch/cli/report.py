@@ -9,6 +9,7 @@ from tyro.conf import Positional, arg
 
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.report.page import default_target, write_page
+from trajstitch.workflow.parts import shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,7 @@ class Command:
     """
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...")]
-    """Folders of `trajstitch stitch` and `trajstitch train`; scores are shown where `evaluate` has stored them."""
+    """Folders of `trajstitch stitch`, `train` and `learn`; scores are shown where `evaluate` has stored them."""
     output: Annotated[Path | None, arg(aliases=["-o"], metavar="FILE")] = None
     """The file to write; RUN/report.html if not given, or report.html for several runs."""
     open: bool = False
@@ -33,7 +34,8 @@ class Command:
     """Print JSON instead of text."""
 
     def execute(self) -> None:
-        target = write_page(self.runs, self.output or default_target(self.runs))
+        folders, sentence = shown(self.runs)
+        target = write_page(folders, self.output or default_target(self.runs), sentence)
         size = target.stat().st_size
         if self.json:
             print_json({"page": str(target), "bytes": size, "runs": [str(run) for run in self.runs]})

@@ -105,15 +105,22 @@ def short_help(verb: str, arguments: Sequence[str]) -> str:
         raise UnreadableError(verb)
     flags = list(_flags(kind[0], kind[1], place))
     common = source.constant("COMMON") or tuple(dict.fromkeys(flag.path for flag in flags))
-    table_given = any(word.startswith("table:") for word in arguments)
+    table_given = any(map(_is_table, arguments))
     for_tables = TABLES if table_given else ()
     named = [flag for name in (*common, *for_tables) for flag in flags if _within(flag.path, name)]
     shown = list(dict.fromkeys(flag for flag in flags if flag.positional)), [f for f in named if not f.positional]
     usage = " ".join(["trajstitch", *words, *(flag.name for flag in shown[0]), "[flags]"])
     more = [f"All flags: trajstitch {' '.join(words)} --help-all"] if len(flags) > sum(map(len, shown)) else []
     if not table_given and any(flag.path.startswith("columns.") for flag in flags):
-        more.append("A table's columns: put its table:FILE before --help")
+        more.append("A table's columns, and what mends it: put its file's name before --help")
     return _page(usage, description or ast.get_docstring(kind[1]) or "", shown, more)
+
+
+def _is_table(word: str) -> bool:
+    """Return whether a word names a table, by its scheme or by a file's ending."""
+    formats = Source.of("trajstitch.formats.table")
+    endings = (*formats.constant("PARQUET"), *formats.constant("CSV"))
+    return word.startswith("table:") or (":" not in word and word.endswith(endings))
 
 
 def _within(path: str, name: str) -> bool:

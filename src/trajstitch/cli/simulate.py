@@ -15,6 +15,7 @@ from trajstitch.evaluation.simulator_check import check_jumps, report
 from trajstitch.learning.bounds import SEED, Bounds
 from trajstitch.stitching.layout import place, read_graph, read_result
 from trajstitch.storage.runs import Run
+from trajstitch.workflow.parts import stitching_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class Command:
     """
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
-    """The folder of a `trajstitch stitch` run."""
+    """The folder of a `trajstitch stitch` run, or of `trajstitch learn`."""
     seed: Annotated[int, SEED] | None = None
     """Which seed of a run of several seeds or stitchings; the first if not given."""
     steps: Annotated[int, Bounds(1)] = 20_000
@@ -45,7 +46,7 @@ class Command:
     """Print JSON instead of tables."""
 
     def execute(self) -> None:
-        run = Run.open(self.run, "stitch")
+        run = Run.open(stitching_of(self.run), "stitch")
         shared, own = place(run, self.seed)
         if not run.has(f"{own}passes"):
             summary = "summary" if shared else f"{own}summary"  # stitchings have one in common

@@ -54,7 +54,7 @@ class Command(ColumnFlags):
     source: Annotated[Positional[str], arg(metavar="SRC")]
     """The data set, as a URI or the name of a built-in set; it is never changed."""
     target: Annotated[Positional[str], arg(metavar="DST")]
-    """Where the better data set goes, as a URI; {seed} in it stands for the seed's number."""
+    """Where the better data set goes: a URI or a file's path; {seed} in it stands for the seed's number."""
     preset: Preset = "default"
     """Settings to start from: default, the best we know; quick, minutes on a laptop; paper, the paper's method and
     hyper-parameters. What the last departs in, docs/method.md lists; it is slow."""

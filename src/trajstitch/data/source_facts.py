@@ -36,7 +36,10 @@ def absolute(source: str) -> str:
     """Return a source that means the same in every folder: the URI of a file has its absolute path."""
     scheme, _, place = source.partition(":")
     try:
-        return f"{scheme}:{Path(place).absolute()}" if place and Path(place).is_file() else source
+        if not place or not Path(place).is_file():
+            return source
+        path = Path(place).absolute()
+        return f"{scheme}:{path.resolve() if '..' in path.parts else path}"
     except (OSError, ValueError):
         return source
 

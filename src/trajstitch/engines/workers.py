@@ -1,5 +1,6 @@
 """What applies a function to the parts of something, here or elsewhere, and gives back the results in order."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -30,3 +31,8 @@ class Local:
 
 
 LOCAL = Local()
+
+
+def cores() -> int:
+    """Return how many cores this process may use: fewer than the machine has, where it is confined to some."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -5,7 +5,6 @@ own. So the returns don't depend on the number of processes.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from jaxtyping import Float
 from trajstitch.data import environments, spaces
 from trajstitch.data.environments import normalised
 from trajstitch.data.trajectories import Metadata, Trajectories
+from trajstitch.engines.workers import cores
 from trajstitch.errors import InputError
 from trajstitch.evaluation.compare_runs import compare_runs
 from trajstitch.evaluation.processes import evaluators, light_processes, portable
@@ -54,7 +54,7 @@ def evaluate(
         for first in range(0, episodes, TOGETHER)
     ]
     title = f"Rolling out in {environments.environment_id(metadata)}"
-    count = min(processes or os.cpu_count() or 1, len(rollouts))
+    count = min(processes or cores(), len(rollouts))
     returns: list[float] = []
     with ExitStack() as stack:
         apart: Callable[..., Iterable[list[float]]] = map
@@ -113,7 +113,8 @@ class Evaluate:
     environment: str | None = None
     """Environment to roll out in instead of the one that the data names: a Gymnasium id, or MODULE:NAME."""
     max_steps: Annotated[int, Bounds(1)] | None = None
-    """Steps after which an episode is cut off; if not given, the environment's own limit."""
+    """Steps after which an episode is cut off; if not given, the environment's own limit, or where it has none, the
+    length of the longest logged episode."""
 
 
 def evaluate_run(folder: Path, config: Evaluate | None = None, data: Trajectories | None = None) -> dict[str, Any]:
@@ -203,10 +204,14 @@ def stored_metadata(run: Run) -> Metadata:
 
 
 def known_metadata(run: Run, config: Evaluate) -> Metadata:
-    """Return the metadata of a run's data, with the environment and the limit of steps that the user gives."""
+    """Return the metadata of a run's data, with the environment and the limit of steps that the user gives.
+
+    An environment of theirs without a limit gets the length of the longest logged episode, as in `learn` and `train`.
+    """
     known = stored_metadata(run)
     if config.environment is not None and not config.offline:
-        known = environments.with_environment(known, config.environment)
+        longest = run.config.get("longest")
+        known = environments.with_environment(known, config.environment, longest if type(longest) is int else None)
     return known if config.max_steps is None else environments.with_limit(known, config.max_steps)
 
 

@@ -12,7 +12,6 @@ shows it. It may return the observation that it shows now: if that is another on
 """
 
 import inspect
-import os
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from jaxtyping import Bool, Float
 
 from trajstitch.data import environments
 from trajstitch.data.trajectories import Metadata
+from trajstitch.engines.workers import cores
 from trajstitch.errors import InputError
 from trajstitch.evaluation.processes import light_processes, portable
 from trajstitch.evaluation.processes import pool as start_pool
@@ -53,7 +53,8 @@ def replay(
     """Take each action in the state that its observation shows."""
     if environments.environment_id(metadata) is None:
         raise InputError(
-            f"{metadata.source or metadata.name}: names no environment, so there is no simulator to replay in"
+            f"{metadata.source or metadata.name}: names no environment, so there is no simulator to replay in: name "
+            "one with `environment`, by Gymnasium's id or as MODULE:NAME"
         )
     spec = environments.spec(metadata)
     own = environments.start(spec)
@@ -68,7 +69,7 @@ def replay(
         apart: Callable[..., Iterable[Any]] = map
         if portable(spec):
             stack.enter_context(light_processes())
-            apart = stack.enter_context(start_pool(min(processes or os.cpu_count() or 1, len(work)))).imap
+            apart = stack.enter_context(start_pool(min(processes or cores(), len(work)))).imap
         advance = stack.enter_context(progress("Replaying in the simulator", len(actions)))
         for part in apart(_replay_by_hook if set_by_hook else _replay, work):
             parts.append(part)

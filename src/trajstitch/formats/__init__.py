@@ -118,7 +118,7 @@ def save(data: "Trajectories", uri: str, *, force: bool = False, **options: Any)
 
     Args:
         data: The data set.
-        uri: Where to, such as npz:log.npz or minari:my/log-v0.
+        uri: Where to, such as npz:log.npz, log.npz or minari:my/log-v0.
         force: Overwrite a data set that exists.
         options: The format's own, such as `columns` for tables.
     """
@@ -164,12 +164,17 @@ def require_apart(source: str, target: str) -> None:
 
 
 def parse(uri: str) -> tuple[str, str]:
-    """Split a URI into its scheme and location; raise if it has no known scheme or no location."""
+    """Split a URI into its scheme and location; raise if it has no known scheme or no location.
+
+    A path without a scheme is a file of the format that its name's ending tells.
+    """
     scheme, colon, location = uri.partition(":")
     if not colon:
+        if (told := scheme_of(uri)) is not None:
+            return told, uri
         patterns = ", ".join(map(_pattern, FORMATS))
         raise InputError(
-            f"{uri!r} has no scheme{scheme_hint(uri)}: write one of {patterns}; built-in sets such as "
+            f"{uri!r} has no scheme, and its ending tells no format: write one of {patterns}; built-in sets such as "
             "hopper/medium-replay are loaded by trajstitch.load and can't be written"
         )
     if scheme not in FORMATS:
@@ -185,12 +190,6 @@ def parse(uri: str) -> tuple[str, str]:
 def scheme_of(path: str) -> str | None:
     """Return the scheme of the format whose files have names that end like this path; None if there is none."""
     return next((scheme for scheme in FORMATS if path.endswith(_format(scheme).ENDINGS)), None)
-
-
-def scheme_hint(path: str) -> str:
-    """Return " (a file? then write npz:FILE)" if a path without a scheme ends like the files of a format."""
-    scheme = scheme_of(path)
-    return "" if scheme is None else f" (a file? then write {scheme}:{path})"
 
 
 def _find(uri: str) -> tuple[Format, str]:

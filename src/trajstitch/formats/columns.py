@@ -31,6 +31,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     "observations": SPELLINGS["observations"],
     "actions": SPELLINGS["actions"],
     "reward": (*SPELLINGS["rewards"], "next.reward"),
+    "cost": ("cost", "costs"),
     "terminated": SPELLINGS["terminated"],
     "truncated": SPELLINGS["truncated"],
     "done": (*SPELLINGS["done"], "next.done"),
@@ -52,7 +53,10 @@ class Columns:
     actions: tuple[str, ...] = ()
     """Action columns, in order; * matches any text."""
     reward: str | None = None
-    """Column with the reward of the row's action."""
+    """Column with the reward of the row's action: more is better."""
+    cost: str | None = None
+    """Column with what the row's action cost, if the log has that instead: less is better. Its negative is the
+    reward."""
     terminated: str | None = None
     """Column that is true where an episode terminated by itself: a fall, a goal reached."""
     truncated: str | None = None
@@ -68,8 +72,18 @@ class Columns:
     action_high: tuple[float, ...] = ()
     """Highest allowed action: one number for all action columns, or one for each."""
 
+    @property
+    def outcome(self) -> str:
+        """The column of the rewards or of the costs, once it is known."""
+        return str(self.reward or self.cost)
+
     def check(self) -> None:
-        """Raise if an action bound is no number."""
+        """Raise if an action bound is no number, or if both a reward and a cost are named."""
+        if self.reward and self.cost:
+            raise InputError(
+                f"`columns.reward` is {self.reward!r} and `columns.cost` is {self.cost!r}: name one of them, or add a "
+                "column that says what both are worth together"
+            )
         for name in ("action_low", "action_high"):
             if any(isinstance(one, float) and math.isnan(one) for one in getattr(self, name)):
                 raise InputError(f"`columns.{name}` must be a number, not nan")
@@ -114,7 +128,7 @@ def resolve(columns: Columns, names: Sequence[str], source: str) -> tuple[Column
         if name in given:
             patterns = (value,) if isinstance(value, str) else value
             found = tuple(full for pattern in patterns for full in _matching(pattern, name, distinct, source))
-        elif (name == "step" and not chosen["episode"]) or (name == "done" and given & {"terminated", "truncated"}):
+        elif _not_guessed(name, given, chosen):
             found = ()
         else:
             found = _guess(name, distinct, source)
@@ -122,16 +136,30 @@ def resolve(columns: Columns, names: Sequence[str], source: str) -> tuple[Column
         if not many and len(found) > 1:
             raise InputError(f"{source}: {name} is one column, but {listed(found)} match {value!r}")
         chosen[name] = found if many else next(iter(found), None)
-    for name in ("observations", "actions", "reward"):
+    for name in ("observations", "actions"):
         if not chosen[name]:
-            what = f"which column is the {name}" if name == "reward" else f"which columns are the {name}"
             raise InputError(
-                f"{source}: can't tell {what}: name {'it' if name == 'reward' else 'them'} with `columns.{name}`; the "
-                f"file has {listed(names)}"
+                f"{source}: can't tell which columns are the {name}: name them with `columns.{name}`; the file has "
+                f"{listed(names)}"
             )
+    if not chosen["reward"] and not chosen["cost"]:
+        raise InputError(
+            f"{source}: can't tell which column is the reward: name it with `columns.reward`, or with `columns.cost` "
+            f"if less of it is better; the file has {listed(names)}"
+        )
     _require_distinct(chosen, names, source)
     guessed = tuple(name for name in USUAL if chosen[name] and name not in given)
     return replace(columns, **chosen), guessed
+
+
+def _not_guessed(field: str, given: set[str], chosen: dict[str, Any]) -> bool:
+    """Return whether a column of this kind is not looked for, since others say what it would."""
+    return (
+        (field == "step" and not chosen["episode"])
+        or (field == "done" and bool(given & {"terminated", "truncated"}))
+        or (field == "reward" and "cost" in given)
+        or (field == "cost" and bool(chosen["reward"]))
+    )
 
 
 def describe(columns: Columns, which: Collection[str]) -> str:

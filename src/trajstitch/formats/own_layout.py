@@ -2,7 +2,8 @@
 
 A CSV file has no metadata. So its last column is empty, and its name counts the columns of each kind, in the order in
 which we write them: `trajstitch:1+1+2+1+1+1+1` is one column of the episode, one of the step, two observations, one
-action, the reward, and the two end flags.
+action, the reward, and the two end flags. A minus before the reward, as in `trajstitch:1+1+2+1-1+1+1`, says that the
+column holds costs.
 """
 
 import re
@@ -13,10 +14,10 @@ from itertools import accumulate
 from trajstitch.errors import InputError
 from trajstitch.formats.columns import Columns, resolve
 
-ORDER = ("episode", "step", "observations", "actions", "reward", "terminated", "truncated")
+ORDER = ("episode", "step", "observations", "actions", "outcome", "terminated", "truncated")
 MANY = ("episode", "observations", "actions")
 """Those that may be several columns."""
-PATTERN = re.compile(r"trajstitch:(\d{1,9}(?:\+\d{1,9}){6})")
+PATTERN = re.compile(r"trajstitch:(\d{1,9}(?:\+\d{1,9}){3})([+-])(\d{1,9}(?:\+\d{1,9}){2})")
 
 
 def layout_column(names: Columns) -> str | None:
@@ -27,9 +28,11 @@ def layout_column(names: Columns) -> str | None:
         guessed, _ = resolve(Columns(), header, "")
     except InputError:
         guessed = None
-    if guessed is not None and [_columns(guessed, field) for field in ORDER] == groups:
+    same = guessed is not None and [_columns(guessed, field) for field in ORDER] == groups
+    if guessed is not None and same and bool(guessed.cost) == bool(names.cost):
         return None
-    return f"trajstitch:{'+'.join(str(len(group)) for group in groups)}"
+    counts = [str(len(group)) for group in groups]
+    return f"trajstitch:{'+'.join(counts[:4])}{'-' if names.cost else '+'}{'+'.join(counts[4:])}"
 
 
 def is_layout(name: str) -> bool:
@@ -46,16 +49,17 @@ def with_layout(columns: Columns, names: Sequence[str], added: int) -> Columns:
     found = PATTERN.fullmatch(names[-1]) if names else None
     if found is None:
         return columns
-    counts = [int(count) for count in found[1].split("+")]
+    counts = [int(count) for part in (found[1], found[3]) for count in part.split("+")]
     single = [count for field, count in zip(ORDER, counts, strict=True) if field not in MANY]
     if sum(counts) + added + 1 != len(names) or set(single) != {1} or 0 in counts:
         return columns
     stops = list(accumulate(counts))
     parts = {field: tuple(names[stop - count : stop]) for field, count, stop in zip(ORDER, counts, stops, strict=True)}
-    return replace(
-        columns,
-        **{field: part if field in MANY else part[0] for field, part in parts.items() if not getattr(columns, field)},
-    )
+    told = {field: part if field in MANY else part[0] for field, part in parts.items()}
+    told["cost" if found[2] == "-" else "reward"] = told.pop("outcome")
+    if columns.reward or columns.cost:
+        told = {field: part for field, part in told.items() if field not in ("reward", "cost")}
+    return replace(columns, **{field: part for field, part in told.items() if not getattr(columns, field)})
 
 
 def _columns(columns: Columns, field: str) -> tuple[str, ...]:

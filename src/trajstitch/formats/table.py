@@ -11,6 +11,7 @@ header.
 """
 
 import json
+import re
 from collections import Counter
 from dataclasses import asdict, fields, replace
 from fnmatch import fnmatch
@@ -50,7 +51,13 @@ KEEPS_LABELS = True
 """Episodes' names and states' times are columns."""
 stored_at = files.stored_at
 
-_WRITTEN_FIELDS = ("episode", "step", "observations", "actions", "reward", "terminated", "truncated")
+_WRITTEN_FIELDS = ("episode", "step", "observations", "actions", "reward", "cost", "terminated", "truncated")
+
+COSTLY = {"cost", "costs", "error", "errors", "loss", "losses", "penalty", "penalties", "kosten", "waste", "damage"}
+"""Words in the name of a column of which less is better."""
+
+_OTHER = {"reward": "cost", "cost": "reward"}
+"""What a table has instead of each."""
 
 PROVENANCE: dict[str, tuple[str, Kind]] = {
     f"provenance_{item.name}": (item.name, "flag" if item.name == "stitched" else "number")
@@ -128,6 +135,8 @@ def load(
     if wrong and not tolerant:
         raise InputError(f"{source}: {'; '.join(wrong)}; {MEND} this, and `trajstitch inspect` shows it all")
     data = replace(data, metadata=_with_known(data.metadata, columns, data.actions))
+    if chosen.reward and ours is None:
+        data = _with_note_on_costs(data, chosen.reward)
     return data if ours is not None else with_note_on_unknown(data)
 
 
@@ -198,10 +207,14 @@ def _described(text: bytes, columns: Columns, source: str, *, allow_changed: boo
     for name in _WRITTEN_FIELDS:
         value, many = written.get(name), isinstance(getattr(Columns, name), tuple)
         parts = value if many else [value]
+        if value is None and isinstance(written.get(_OTHER.get(name, "")), str):
+            continue
         if not isinstance(parts, list) or not all(isinstance(one, str) for one in parts):
             raise InputError(f"{source}: its metadata is damaged (the columns of {name}): {AGAIN}")
         chosen[name] = tuple(parts) if many else value
     given = {item.name: getattr(columns, item.name) for item in fields(Columns) if getattr(columns, item.name)}
+    for name in given.keys() & _OTHER.keys():
+        chosen[_OTHER[name]] = None
     return from_json(metadata, source, allow_changed=allow_changed), replace(Columns(), **{**chosen, **given})
 
 
@@ -222,10 +235,24 @@ def _own_names(columns: Columns) -> dict[str, Any]:
     }
     others = {
         name: list(value) if isinstance(value, tuple) else value
-        for name in ("episode", "step", "reward", "terminated", "truncated")
+        for name in ("episode", "step", "reward", "cost", "terminated", "truncated")
         if (value := getattr(columns, name)) and not _as_we_write(value, name)
     }
     return {**facts, **({NAMES: others} if others else {})}
+
+
+def _with_note_on_costs(data: Trajectories, reward: str) -> Trajectories:
+    """Return the data with a note if its rewards are named like costs and look like some."""
+    words = set(re.split(r"[^a-z]+", reward.lower()))
+    if not words & COSTLY or not (data.rewards >= 0).all() or not data.rewards.any():
+        return data
+    detail = (
+        f"the reward is column {reward!r}, named like a cost and never below 0, and policies learn to get more of it: "
+        "if less is better, name it with `columns.cost`"
+    )
+    return replace(
+        data, metadata=replace(data.metadata, findings=(*data.metadata.findings, Finding("rewards", "note", detail)))
+    )
 
 
 def _kinds(columns: Columns) -> dict[str, Kind]:
@@ -234,7 +261,7 @@ def _kinds(columns: Columns) -> dict[str, Kind]:
         "label": columns.episode,
         "time": (columns.step,),
         "flag": (columns.terminated, columns.truncated, columns.done),
-        "number": (*columns.observations, *columns.actions, columns.reward, *columns.next_observations),
+        "number": (*columns.observations, *columns.actions, columns.outcome, *columns.next_observations),
     }
     return {name: kind for kind, names in by_kind.items() for name in names if name is not None}
 

@@ -50,7 +50,7 @@ def episodes_of(
     if columns.step:
         columns, clock, note = _add_times(log, rows, columns, guessed)
         findings = (*findings, *note)
-    log["outcomes"] = rows.missing_in_all((*columns.actions, str(columns.reward)))
+    log["outcomes"] = rows.missing_in_all((*columns.actions, columns.outcome))
     log["row"] = np.arange(rows.rows) + 1
     order, repeated = _order(log, _unplaced(rows, columns))
     if len(order) == 0:
@@ -92,8 +92,10 @@ def _log(rows: Rows, columns: Columns, source: str) -> Log:
     log: Log = {
         "observations": rows.matrix(columns.observations),
         "actions": rows.matrix(columns.actions),
-        "rewards": rows.matrix([str(columns.reward)], scalars=True)[:, 0],
+        "rewards": rows.matrix([columns.outcome], scalars=True)[:, 0],
     }
+    if columns.cost:
+        log["rewards"] = 0 - log["rewards"]  # no -0, which would be written as such
     if columns.next_observations:
         log["next_observations"] = rows.matrix(columns.next_observations)
         if log["next_observations"].shape != log["observations"].shape:

@@ -42,6 +42,9 @@ def names_to_write(columns: Columns, data: Trajectories, source: str) -> Columns
         kept = own.get(name)
         if kept and not getattr(columns, name) and not {*_several(kept)} & {*_all(chosen, but=name)}:
             chosen[name] = kept
+    cost = columns.cost or (own.get("cost") if not columns.reward else None)
+    if cost and cost not in _all(chosen, but="reward"):
+        chosen |= {"cost": cost, "reward": None}
     if len(chosen["episode"]) > 1 and _parts_of_names(data, len(chosen["episode"])) is None:
         chosen["episode"] = chosen["episode"][:1]
     for name, size in sizes.items():
@@ -63,7 +66,7 @@ def _own_names(data: Trajectories) -> dict[str, Any]:
     stored = stored if isinstance(stored, dict) else {}
     own: dict[str, Any] = {
         name: stored[name]
-        for name in ("step", "reward", "terminated", "truncated")
+        for name in ("step", "reward", "cost", "terminated", "truncated")
         if isinstance(stored.get(name), str) and stored[name]
     }
     episode = stored.get("episode")
@@ -77,7 +80,7 @@ def _own_names(data: Trajectories) -> dict[str, Any]:
 
 
 def _several(value: Any) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+    return (value,) if isinstance(value, str) else tuple(value or ())
 
 
 def _all(chosen: dict[str, Any], but: str) -> list[str]:
@@ -85,7 +88,7 @@ def _all(chosen: dict[str, Any], but: str) -> list[str]:
 
 
 def _all_names(names: Columns) -> list[str]:
-    ends_of_row = (names.reward, names.terminated, names.truncated)
+    ends_of_row = (names.outcome, names.terminated, names.truncated)
     return [str(name) for name in (*names.episode, names.step, *names.observations, *names.actions, *ends_of_row)]
 
 
@@ -161,7 +164,7 @@ def block(
         _times(data.labels, step, slice(start, stop), as_text=as_text),
         *(numbers(data.observations[start:stop, column]) for column in range(data.observation_size)),
         *(of_steps(data.actions[:, column]) for column in range(data.action_size)),
-        of_steps(data.rewards),
+        of_steps(0 - data.rewards if names.cost else data.rewards),
         of_steps(data.terminated),
         of_steps(data.truncated),
     ]

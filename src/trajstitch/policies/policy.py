@@ -245,6 +245,8 @@ def save_policies(
 def load_policies(path: str | Path) -> list[Policy]:
     """Load every seed's policy from a checkpoint, or from the last checkpoint of a run's folder."""
     path = Path(path)
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder: name a training's folder, or the file of a policy")
     if path.is_dir():
         found = checkpoints(path)
         if not found:

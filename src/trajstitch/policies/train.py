@@ -81,7 +81,7 @@ def train(
     facts = source_facts(data)
     job = {**settings(algorithm), "seeds": seeds, "seed": seed}
     job |= {name: facts.pop(name) for name in ("fingerprint", "action_bounds")}
-    run.keep_job(job, **facts, top=1.0, hold_out=0.0)
+    run.keep_job(job, **facts, top=1.0, hold_out=0.0, longest=longest_episode(data))
     run.write_json("data", json.loads(metadata.to_json(data.metadata)))
     return _train_in(run, data, algorithm, seeds, seed, held_out)
 
@@ -173,11 +173,17 @@ def train_run(
     extends = resume and (folder / "run.json").is_file() and _extends(Run.open(folder, "train"), algorithm)
     free = ("source", "steps") if extends else ("source",)
     run = Run.start(folder, "train", config, resume=resume, force=force, makes=MAKES, free=free)
+    run.keep_job({}, longest=longest_episode(data))
     if note := note_on_stitched(data, algorithm):
         logger.info(note)
     run.write_json("data", json.loads(metadata.to_json(data.metadata)))
     _train_in(run, learned, algorithm, seeds, seed, held_out)
     return run
+
+
+def longest_episode(data: Trajectories) -> int:
+    """Return the steps of the longest episode: the limit in an environment that has none of its own."""
+    return int(data.lengths.max(initial=0))
 
 
 def _extends(run: Run, algorithm: Algorithm) -> bool:

@@ -1,5 +1,6 @@
 """What the page shows of a stitching."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from jaxtyping import Float
 from trajstitch.data import ragged
 from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.data.environments import normalised, reference
+from trajstitch.data.trajectories import Trajectories
 from trajstitch.report.entry import Entry, Table, config_text, record_of
 from trajstitch.report.gain import gain_interval
 from trajstitch.report.state_map import StateMap, reward_to_come, shown_names, states_payload, telling_columns
@@ -202,7 +204,7 @@ def _map(run: StitchRun, share: float) -> tuple[dict[str, Any], dict[str, str]]:
     total = int((ragged.sums(first.data.provenance.stitched, first.data.lengths) > 0).sum())  # pyright: ignore
     shown = [trajectory_payload(first.data, first.jumps, int(one), float(gains[one]), made, columns) for one in which]
     charts = {
-        "map": {"states": points, "jumps": jumps},
+        "map": {"states": points, "jumps": jumps, "names": _names(data, first.data, points, jumps, shown)},
         "viewer": {
             "names": [names[column] for column in columns],
             "trajectories": shown,
@@ -220,6 +222,28 @@ def _map(run: StitchRun, share: float) -> tuple[dict[str, Any], dict[str, str]]:
         "viewer": f"{viewed}. The columns are those whose values tell most about the reward to come.",
     }
     return charts, notes
+
+
+def _names(
+    before: Trajectories,
+    after: Trajectories,
+    points: dict[str, Any],
+    jumps: dict[str, Any],
+    shown: Sequence[dict[str, Any]],
+) -> dict[str, dict[int, str]]:
+    """Return the log's own names of the logged episodes and of the trajectories that the page shows, if it has some."""
+    # Sources of data that was stitched before are episodes of other data.
+    sources = {stretch[2] for one in shown for stretch in one["stretches"]} if before.provenance is None else set()
+    return {
+        "logged": _named(before, set(points["episode"])),
+        "sources": _named(before, sources),
+        "trajectories": _named(after, {*jumps["trajectory"], *(one["episode"] for one in shown)}),
+    }
+
+
+def _named(data: Trajectories, episodes: set[int]) -> dict[int, str]:
+    names = None if data.labels is None else data.labels.episodes
+    return {} if names is None else {one: str(names[one]) for one in sorted(episodes) if one < len(names)}
 
 
 def _sampled(shown: int, of: int, noun: str) -> str:

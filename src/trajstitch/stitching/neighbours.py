@@ -8,7 +8,6 @@ A robot that stands still logs one state many times. No more copies of a state a
 nearest of any other, and an episode searches for it once.
 """
 
-import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,7 +23,7 @@ from jaxtyping import Array, Float, Integer
 from scipy.spatial import KDTree
 
 from trajstitch.data import ragged
-from trajstitch.engines.workers import LOCAL, Workers
+from trajstitch.engines.workers import LOCAL, Workers, cores
 from trajstitch.errors import InputError
 from trajstitch.learning.bounds import Bounds
 from trajstitch.progress import logger, progress
@@ -221,18 +220,18 @@ def _search(engine: Engine, places: Places, asking: Places, search: NeighbourSea
     parts: list[tuple[np.ndarray, np.ndarray]] = []  # (rows that ask, their neighbours in turn)
     pending = np.arange(rows)
     wanted = min(2 * search.k if search.k is not None else 64, total)
-    with progress("neighbours", rows, "states") as advance, ThreadPoolExecutor(os.cpu_count()) as pool:
+    with progress("neighbours", rows, "states") as advance, ThreadPoolExecutor(cores()) as pool:
         while len(pending):
             unsure: list[np.ndarray] = []
             block = max(1, min(BLOCK, 2**22 // (wanted * max(places.states.shape[1] // 16, 1))))
             settling: deque[tuple[np.ndarray, Future]] = deque()
-            for start in range(0, len(pending) + block * (os.cpu_count() or 1), block):
+            for start in range(0, len(pending) + block * cores(), block):
                 part = pending[start : start + block]
                 if len(part):
                     some = asking.at(part)
                     proposal = engine(some.states, wanted)
                     settling.append((part, pool.submit(_settle, some, proposal, places, search)))
-                if settling and (not len(part) or len(settling) > (os.cpu_count() or 1)):
+                if settling and (not len(part) or len(settling) > cores()):
                     part, future = settling.popleft()
                     kept, index, sure = future.result()
                     sure |= wanted == total

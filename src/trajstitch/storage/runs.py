@@ -304,7 +304,17 @@ def _require_resume(folder: Path, resume: bool, force: bool | None) -> None:
 
 def _require_kind(facts: dict[str, Any], folder: Path, kind: str) -> None:
     if facts.get("kind") != kind:
-        raise InputError(f"{folder}: is a {facts.get('kind')!r} run, but a {kind!r} run is needed")
+        inside = [str(path.parent) for path in sorted(folder.glob("*/run.json")) if _is_kind(path, kind)]
+        hint = f": name one in it, such as {inside[0]}" if inside else ""
+        raise InputError(f"{folder}: is a {facts.get('kind')!r} run, but a {kind!r} run is needed{hint}")
+
+
+def _is_kind(path: Path, kind: str) -> bool:
+    """Return whether a run.json is that of a run of this kind."""
+    with suppress(OSError, ValueError, RecursionError):
+        stored = json.loads(path.read_text())
+        return isinstance(stored, dict) and stored.get("kind") == kind
+    return False
 
 
 def _require_outside(folder: Path, source: Any) -> None:

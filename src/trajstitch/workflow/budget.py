@@ -17,7 +17,8 @@ from trajstitch.stitching.config import MODELS, Preset, StitchConfig, preset
 from trajstitch.workflow.methods import METHODS, Method
 
 STITCHING, TRAINING, EVALUATING = 0.4, 0.65, 0.25
-"""Share of the budget for stitching, and shares of what is left after it; a tenth of that is for the page."""
+"""Share of the budget for stitching, and shares of what is left after it; a tenth of that is for the page. Where
+evaluation can't use its share, training gets the rest."""
 SEEDS, MOST_SEEDS = 3, 5
 """Policies of each method: three show a spread, and more than five are better spent as steps."""
 FEWEST_EPISODES, MOST_EPISODES = 5, 20
@@ -41,10 +42,13 @@ def parse_budget(text: str) -> float:
 
 
 def in_words(seconds: float) -> str:
-    """Return a time as people say it: 40 s, 12 min, 2.5 h."""
+    """Return a time as people say it: 40 s, 3.8 min, 12 min, 2.5 h."""
     if seconds < 100:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    minutes = seconds / 60
+    if minutes < 100:
+        return f"{minutes:.2g} min" if minutes < 9.5 else f"{minutes:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,10 @@ class Speed:
     """How fast an algorithm trains `SEEDS` policies."""
 
     start: float
+    """Seconds before the first training: mostly compiling."""
     step: float
+    method: float = 0.0
+    """Seconds that each training takes beside its steps."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +200,8 @@ def plan_policies(left: float, timings: Timings, stitched: bool) -> PolicyPlan:
     counts = {name: len(due(stitched, name)) for name in FEWEST_STEPS}
 
     def cost(name: str, steps: int) -> float:
-        return timings.policies[name].start + counts[name] * steps * timings.policies[name].step
+        speed = timings.policies[name]
+        return speed.start + counts[name] * (speed.method + steps * speed.step)
 
     def fitting(name: str, room: float) -> int:
         return min(_rounded((room - cost(name, 0)) / (cost(name, 1) - cost(name, 0))), MOST_STEPS[name])
@@ -203,7 +211,9 @@ def plan_policies(left: float, timings: Timings, stitched: bool) -> PolicyPlan:
         return seeds * sum(counts[name] for name in names) * each
 
     def training(names: Iterable[str]) -> float:
-        return min(TRAINING * left, (TRAINING + EVALUATING) * left - evaluating(names, SEEDS, FEWEST_EPISODES))
+        both = (TRAINING + EVALUATING) * left
+        least, most = (evaluating(names, SEEDS, episodes) for episodes in (FEWEST_EPISODES, MOST_EPISODES))
+        return max(min(TRAINING * left, both - least), both - most)  # what evaluation can't use is trained in
 
     steps = {}
     if "iql" in timings.policies:

@@ -1,5 +1,6 @@
 """The functions of the Python API whose data may also be named, by a URI, a path or a built-in set's name."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,9 @@ from trajstitch.policies.policy import Policy, load_policies
 from trajstitch.stitching.config import Preset, StitchConfig, preset
 from trajstitch.stitching.pipeline import StitchJob, stitch_together
 from trajstitch.storage.runs import Run
+
+LOADING = re.compile(r"`(columns|missing|resample|allow_\w+)\b")
+"""What an error names that only `load` takes."""
 
 Data = Trajectories | str | Path
 """Trajectories, or where they are: a URI, a file's path, or the name of a built-in set."""
@@ -154,7 +158,14 @@ def evaluate(
 
 def _loaded(data: Data) -> Trajectories:
     """Return the data, loaded if it is named; what is neither is refused by the function that gets it."""
-    return sources.load(data) if isinstance(data, str | Path) else data
+    if not isinstance(data, str | Path):
+        return data
+    try:
+        return sources.load(data)
+    except InputError as error:
+        if not LOADING.search(str(error)):
+            raise
+        raise InputError(f"{error} (load it first: data = trajstitch.load({str(data)!r}, ...))") from error
 
 
 def _run(run: Run | str | Path | None, kind: str) -> Run | None:

@@ -90,8 +90,8 @@ def choose_by_estimates(comparison: Mapping[str, Any], errors: Mapping[str, Sequ
         why = "its estimate is surely better than the logged behaviour and than the others'"
     elif len(good) > 1:
         why = (
-            f"{listed(good)} are all better than the logged behaviour, the data can't tell which is best, and it is "
-            "the safest of them, the nearest to the data"
+            f"{listed(good)} are {'both' if len(good) == 2 else 'all'} better than the logged behaviour, the data "
+            "can't tell which is best, and it is the safest of them, the nearest to the data"
         )
     elif good:
         why = "it is better than the logged behaviour; whether another is better still, the data can't tell"

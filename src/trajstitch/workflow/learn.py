@@ -10,7 +10,8 @@ from typing import Any
 from trajstitch.benchmark import sources
 from trajstitch.data import environments
 from trajstitch.data.checks import check, require_trajectories
-from trajstitch.data.source_facts import action_bounds
+from trajstitch.data.mend import Missing
+from trajstitch.data.source_facts import absolute, action_bounds
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
 from trajstitch.evaluation.evaluate import environment_sizes
@@ -56,6 +57,8 @@ class Learned:
     """The run's folder, if one was named."""
     seconds: float
     """How long all of it took."""
+    horizon: int | None = None
+    """The steps that estimated returns are about; None where policies were rolled out."""
 
     @property
     def report(self) -> Path | None:
@@ -81,18 +84,18 @@ class Learned:
         stored = run.read_json("result")
         with damaged(run.path("result.json")):
             rows = tuple(Row.from_json(row) for row in stored["table"])
-            place, columns = str(stored["data"]), stored["columns"]
+            place, reading = str(stored["data"]), sources.reading_from(stored)
             text = {name: str(stored[name]) for name in ("unit", "chosen", "why")}
-            seconds = float(stored["seconds"])
+            seconds, horizon = float(stored["seconds"]), stored.get("horizon")
             verdict = None if stored["verdict"] is None else str(stored["verdict"])
             fingerprint, policy = str(stored["fingerprint"]), str(stored["policy"])
         if place == "stitched.npz":
             place = f"npz:{run.path(place)}"
-        data = sources.load(place, columns=sources.columns_from(columns))
+        data = sources.load(place, **reading)
         if data.fingerprint != fingerprint:
             raise InputError(f"{place}: is other data than {run.folder} was made from or has made: start a new run")
         chosen = load_policy(chosen_file(run, policy))
-        return cls(chosen, data, rows, **text, verdict=verdict, folder=run.folder, seconds=seconds)
+        return cls(chosen, data, rows, **text, verdict=verdict, folder=run.folder, seconds=seconds, horizon=horizon)
 
 
 def learn(
@@ -103,7 +106,10 @@ def learn(
     resume: bool = False,
     environment: str | None = None,
     columns: Columns | None = None,
+    missing: Missing | None = None,
+    resample: float | None = None,
     allow_large: bool = False,
+    allow_changed: bool | None = None,
     seed: int = 0,
     config: Preset | StitchConfig | None = None,
     steps: int | None = None,
@@ -126,7 +132,11 @@ def learn(
         environment: Environment to roll out in, in place of the one that the data names: a Gymnasium id such as
             Hopper-v5, or your own as MODULE:NAME, where NAME is a class or an id that the module registers.
         columns: What the columns of a table hold.
+        missing: What mends NaN, infinite and blank values and gaps in time of data that is named: "split",
+            "interpolate" or "drop". If not given, they raise an error that counts them.
+        resample: A new time between two steps in seconds, for named data with times.
         allow_large: Load data whose file declares far more than it holds.
+        allow_changed: Load a file that trajstitch wrote and that has changed since.
         seed: Seed of the stitching, and the first of the policies'.
         config: The stitching's preset or config, in place of what is planned.
         steps: Gradient steps of every policy, in place of what is planned.
@@ -140,10 +150,14 @@ def learn(
     job: dict[str, Any] = {"budget": budget, "environment": environment, "settings": asdict(settings)}
     if isinstance(data, str | Path):
         data = sources.uri_of(data)
-        job |= {"source": data, "columns": None if columns is None else asdict(columns)}
-        load = partial(sources.load, data, columns=columns, allow_large=allow_large)
+        reading = {"missing": missing, "resample": resample, "allow_changed": allow_changed}
+        job |= {name: value for name, value in reading.items() if value is not None}
+        job |= {"source": absolute(data), "columns": None if columns is None else asdict(columns)}
+        load = partial(sources.load, data, columns=columns, allow_large=allow_large, **reading)
     else:
         require_trajectories(data)
+        if given := [name for name, one in (("missing", missing), ("resample", resample)) if one is not None]:
+            raise InputError(f"`{given[0]}` goes with data that is named: give it to trajstitch.load instead")
         job["fingerprint"] = data.fingerprint
         load = partial(replace, data)
     if run is None:
@@ -196,7 +210,7 @@ def _learn(
     run = Run.start(folder, "learn", job, resume=resume)
     run.keep_job({"fingerprint": data.fingerprint, "action_bounds": action_bounds(data)})
     _tell(data)
-    Job(run, data, job.get("source"), sources.columns_from(job.get("columns")), play, settings).work()
+    Job(run, data, job.get("source"), sources.reading_from(job), play, settings).work()
     return Learned.read(run)
 
 

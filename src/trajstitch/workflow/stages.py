@@ -36,7 +36,6 @@ from trajstitch.evaluation.compare import LOGGED
 from trajstitch.evaluation.compare_runs import compare_runs
 from trajstitch.evaluation.evaluate import Evaluate, evaluate, keep_scores
 from trajstitch.evaluation.scores import Interval, mean_score
-from trajstitch.formats.columns import Columns
 from trajstitch.policies.action_error import MOST_STEPS, action_errors
 from trajstitch.policies.policy import Policy, load_policies, save_policies
 from trajstitch.policies.train import HELD_OUT, split_episodes, train_run
@@ -52,6 +51,7 @@ from trajstitch.workflow import verdict
 from trajstitch.workflow.budget import PolicyPlan, StitchPlan, Timings, due, in_words, plan_policies, plan_stitching
 from trajstitch.workflow.choice import Choice, Row, choose_by_estimates, choose_by_rollouts
 from trajstitch.workflow.methods import METHODS, Source
+from trajstitch.workflow.parts import STITCHING, sentence_of
 from trajstitch.workflow.timing import measure
 
 STAGES = ("plan", "stitch", "train", "evaluate", "page")
@@ -89,7 +89,8 @@ class Job:
     whole: Trajectories
     source: str | None
     """The data as the user named it; None if it was given itself."""
-    columns: Columns | None
+    reading: dict[str, Any]
+    """How it was read, as arguments of `sources.load`."""
     play: bool
     """Whether there is an environment to roll out in."""
     settings: Settings
@@ -110,9 +111,9 @@ class Job:
         with self._stage("train"):
             folders = self._train(known, plan, held_out)
         with self._stage("evaluate"):
-            rows, choice, unit, paid = self._evaluate(folders, plan, held_out)
+            rows, choice, unit, paid, horizon = self._evaluate(folders, plan, held_out)
         with self._stage("page"):
-            self._page(folders, choice.sentence if paid is None else f"{paid} {choice.sentence}")
+            self._page(folders, sentence_of(paid, choice.sentence))
         policy = load_policies(folders[choice.name])[choice.seed]
         chosen = self.run.path("policy.safetensors")
         with self.run.writing():
@@ -121,11 +122,12 @@ class Job:
         result = {
             "table": [replace(row, chosen=row.name == choice.name).to_json() for row in rows],
             "unit": unit,
+            "horizon": horizon,
             "chosen": choice.name,
             "why": choice.sentence,
             "verdict": paid,
             "data": "stitched.npz" if stitched else logged.facts["source"],
-            "columns": None if stitched else logged.facts["columns"],
+            **({"columns": None} if stitched else sources.recorded_reading(logged.facts)),
             "fingerprint": (known["stitched"] if stitched else logged).data.fingerprint,
             "policy": checksum_of_files(chosen),
             "seconds": self._spent(),
@@ -167,7 +169,7 @@ class Job:
     def _logged(self, data: Trajectories) -> Known:
         """Return the episodes learned from; they are kept in the run if they are not the source as it is."""
         if data is self.whole and self.source is not None:
-            return Known(data, sources.describe_source(self.source, self.columns, data))
+            return Known(data, sources.describe_source(self.source, data=data, **self.reading))
         return self._kept("logged", data)
 
     def _kept(self, name: str, data: Trajectories) -> Known:
@@ -178,7 +180,8 @@ class Job:
                 formats.save(data, uri)
         elif formats.load(uri, allow_nonfinite=True).fingerprint != data.fingerprint:
             raise InputError(f"{path}: is other data than this run has made: {REMOVE}")
-        return Known(data, source_facts(data, uri))
+        # In messages it is no longer the source that it was made from.
+        return Known(replace(data, metadata=replace(data.metadata, source=uri)), source_facts(data, uri))
 
     # Planning
 
@@ -262,17 +265,17 @@ class Job:
         config, seed = config.for_data(logged.data.metadata), self.settings.seed
         facts = {"target": "npz:../stitched.npz", "seed": seed, "seeds": 1, "preset": name}
         facts |= {**logged.facts, "stitching": asdict(config)}
-        run = Run.start(self.run.path("stitch"), "stitch", facts, resume=True)
+        run = Run.start(self.run.path(STITCHING), "stitch", facts, resume=True, free=("source",))
         done = stitch_together([StitchJob(logged.data, config, seed, run=run)])[0][0]
         run.write_json("summary", {"unchanged_because": done.reason})
         union = assemble(logged.data, [done.after], keep_original=True, doubts=hidden_state(done.reports))
-        origin = logged.facts["source"], sources.columns_from(logged.facts["columns"]), logged.facts["fingerprint"]
-        found: dict[Source, Known] = {"stitched": self._kept("stitched", sources.with_source(done.after, *origin))}
+        origin = {name: logged.facts[name] for name in ("source", "fingerprint")} | sources.reading_from(logged.facts)
+        found: dict[Source, Known] = {"stitched": self._kept("stitched", sources.with_source(done.after, **origin))}
         record = StitchRecord.of(done.after.metadata)
         if record is None or record.changed == 0:
             logger.info("stitching changed nothing, so policies learn from the logged data alone")
             return found
-        found["union"] = self._kept("union", sources.with_source(union, *origin))
+        found["union"] = self._kept("union", sources.with_source(union, **origin))
         return found
 
     def _train(self, known: Mapping[Source, Known], plan: PolicyPlan, held_out: Trajectories | None) -> dict[str, Path]:
@@ -307,12 +310,14 @@ class Job:
 
     def _evaluate(
         self, folders: dict[str, Path], plan: PolicyPlan, held_out: Trajectories | None
-    ) -> tuple[list[Row], Choice, str, str | None]:
-        """Return what is known about each method, the choice, the results' unit, and the verdict on stitching."""
+    ) -> tuple[list[Row], Choice, str, str | None, int | None]:
+        """Return what is known about each method, the choice, the results' unit, the verdict on stitching, and the
+        steps that estimates are about.
+        """
         policies = {name: load_policies(folder) for name, folder in folders.items()}
         errors = self._action_errors(policies, self.whole if held_out is None else held_out)
         if self.play:
-            return self._roll_out(folders, policies, errors, plan.episodes)
+            return *self._roll_out(folders, policies, errors, plan.episodes), None
         comparison = compare_runs(list(folders.values()), self.whole, held_out)
         for folder in list(folders.values())[1:]:  # each run's own part comes first, as `evaluate` writes it
             own = sorted(comparison["runs"], key=lambda one: one["run"] != str(folder))
@@ -325,7 +330,8 @@ class Job:
         rows = [self._data_row(Interval(**comparison["logged"]))]
         rows += [self._row(name, results[name], errors[name], verdicts[name]) for name in folders]
         unit = "estimated return"
-        return rows, choose_by_estimates(comparison, errors), unit, verdict.by_estimates(comparison, unit)
+        paid = verdict.by_estimates(comparison, unit)
+        return rows, choose_by_estimates(comparison, errors), unit, paid, int(comparison["horizon"])
 
     def _roll_out(
         self,
@@ -364,7 +370,7 @@ class Job:
         return {name: action_errors(group, data, steps)["action_error"] for name, group in policies.items()}
 
     def _page(self, folders: dict[str, Path], sentence: str) -> None:
-        stitching = self.run.path("stitch")
+        stitching = self.run.path(STITCHING)
         runs = [*([stitching] if (stitching / "run.json").is_file() else []), *folders.values()]
         try:
             write_page(runs, self.run.path("report.html"), sentence)

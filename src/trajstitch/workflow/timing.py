@@ -1,17 +1,17 @@
 """How fast this machine is with this data: a few hundred steps of each learner, timed once it is compiled."""
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from trajstitch.data import environments
 from trajstitch.data.trajectories import Metadata, Trajectories
+from trajstitch.engines.workers import cores
 from trajstitch.evaluation import estimates
 from trajstitch.evaluation.compare import compare
 from trajstitch.evaluation.estimates import horizon_of
@@ -35,8 +35,12 @@ from trajstitch.workflow.budget import (
     with_models,
 )
 
+Measured = TypeVar("Measured")
+
 STEPS = 300
 """Gradient steps, and steps in the environment, that are timed."""
+PARTS = 3
+"""Parts of these steps: the time between their ends is that of steps alone."""
 SAMPLE = 4_000
 """Transitions that are learned from and stitched, at most (but two episodes)."""
 
@@ -45,18 +49,17 @@ def measure(data: Trajectories, budget: float, play: Metadata | None, *, clones_
     """Time what may fit into the budget; `play` is the metadata that names an environment, if there is one to use."""
     start = time.monotonic()
     some = _sample(data)
-    with _quiet():
-        policies = {"bc": _policy_speed("bc", some)}
-        estimate = _estimate_seconds(data, some) if play is None else 0.0
-        stitching: dict[Preset, StitchSpeed] = {}
-        if len(some) > 1:
-            stitching["quick"] = _stitch_speed("quick", some)
-            if may_fit_default(budget - (time.monotonic() - start), stitching["quick"], data.steps):
-                stitching["default"] = _stitch_speed("default", some)
-        left = (1 - STITCHING) * budget - (time.monotonic() - start)
-        if not clones_only and np.ptp(data.returns) > 0 and may_fit_iql(left, policies["bc"]):
-            policies["iql"] = _policy_speed("iql", some)
-        episode = None if play is None else _episode_seconds(data, play)
+    policies = {"bc": _timed("bc", lambda: _policy_speed("bc", some))}
+    estimate = _timed("estimates of returns", lambda: _estimate_seconds(data, some)) if play is None else 0.0
+    stitching: dict[Preset, StitchSpeed] = {}
+    if len(some) > 1:
+        stitching["quick"] = _timed("stitching by the preset quick", lambda: _stitch_speed("quick", some))
+        if may_fit_default(budget - (time.monotonic() - start), stitching["quick"], data.steps):
+            stitching["default"] = _timed("stitching by the preset default", lambda: _stitch_speed("default", some))
+    left = (1 - STITCHING) * budget - (time.monotonic() - start)
+    if not clones_only and np.ptp(data.returns) > 0 and may_fit_iql(left, policies["bc"]):
+        policies["iql"] = _timed("iql", lambda: _policy_speed("iql", some))
+    episode = None if play is None else _timed("the environment", lambda: _episode_seconds(data, play))
     return Timings(stitching, policies, episode, estimate)
 
 
@@ -71,9 +74,15 @@ def _sample(data: Trajectories) -> Trajectories:
 
 
 def _policy_speed(name: str, data: Trajectories) -> Speed:
-    algorithm = algorithm_class(name)(steps=STEPS)
-    first, again = (_seconds(lambda: train_together([data], algorithm, SEEDS)) for _ in range(2))
-    return Speed(max(first - again, 0.0), again / STEPS)
+    algorithm, at = algorithm_class(name)(steps=STEPS), []
+
+    def train() -> None:
+        at.clear()
+        train_together([data], algorithm, SEEDS, each=lambda *_: at.append(time.monotonic()), every=STEPS // PARTS)
+
+    first, again = _seconds(train), _seconds(train)
+    step = (at[-1] - at[0]) / (STEPS - STEPS // PARTS)
+    return Speed(max(first - again, 0.0), step, max(again - STEPS * step, 0.0))
 
 
 def _stitch_speed(name: Preset, data: Trajectories) -> StitchSpeed:
@@ -107,7 +116,7 @@ def _episode_seconds(data: Trajectories, play: Metadata) -> float:
     took = _seconds(steps)
     environment.close()
     limit = environment.spec.max_episode_steps if environment.spec is not None else None
-    return took / STEPS * (limit or horizon_of(data)) / (os.cpu_count() or 1)
+    return took / STEPS * (limit or horizon_of(data)) / cores()
 
 
 def _estimate_seconds(data: Trajectories, some: Trajectories) -> float:
@@ -115,6 +124,13 @@ def _estimate_seconds(data: Trajectories, some: Trajectories) -> float:
     policies = train_together([some], BC(steps=STEPS), SEEDS)[0]
     took = _seconds(lambda: compare({"bc": policies}, some))
     return took / SEEDS * min(data.steps, estimates.MOST_STEPS) / some.steps
+
+
+def _timed(what: str, measured: Callable[[], Measured]) -> Measured:
+    """Say what is timed, since it may take a while, and return what is measured."""
+    logger.info(f"timing {what}")
+    with _quiet():
+        return measured()
 
 
 def _seconds(work: Callable[[], Any]) -> float:

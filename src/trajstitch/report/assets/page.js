@@ -206,8 +206,9 @@
     return between(low - room, high + room);
   };
 
+  const named = (names, episode) => names[episode] ?? String(episode);
   const map = (found, entry) => {
-    const { states, jumps } = found;
+    const { states, jumps, names } = found;
     const order = states.value.map((_, at) => at).sort((a, b) => states.value[a] - states.value[b]);
     const tones = ramp(), trajectory = filtered(entry);
     const groups = tones.map((tone, group) => ({
@@ -215,11 +216,11 @@
       data: order.slice(Math.floor((group * order.length) / RAMP), Math.floor(((group + 1) * order.length) / RAMP))
         .map((at) => [states.x[at], states.y[at], states.value[at], states.episode[at], states.step[at]]),
       tooltip: {
-        formatter: (item) => tip(`logged in episode ${item.value[3]}, step ${item.value[4]}`, `reward to come ${number(item.value[2])} (γ = ${states.discount})`),
+        formatter: (item) => tip(`logged in episode ${named(names.logged, item.value[3])}, step ${item.value[4]}`, `reward to come ${number(item.value[2])} (γ = ${states.discount})`),
       },
     }));
     const arrows = trajectory ? arrowsOf(trajectory) : jumps.from.map((from, at) => [
-      { coord: from, lines: [`jump in trajectory ${jumps.trajectory[at]}`, `predicted reward ${number(jumps.reward[at])}`, jumps.consistency ? `consistency ${number(jumps.consistency[at])}` : ""] },
+      { coord: from, lines: [`jump in trajectory ${named(names.trajectories, jumps.trajectory[at])}`, `predicted reward ${number(jumps.reward[at])}`, jumps.consistency ? `consistency ${number(jumps.consistency[at])}` : ""] },
       { coord: jumps.to[at] },
     ]);
     // The path is broken where it jumps, which arrows show.
@@ -287,13 +288,14 @@
 
   const say = (entry) => {
     const shown = viewed(entry), step = Number(control(entry, "step").value), place = control(entry, "step-text");
+    const { sources } = data.entries[entry].map.names;
     const stretch = shown.stretches.find(([first, last]) => first <= step && step <= last);
     const jump = shown.jumps.find((one) => one.at === step);
     const lines = [element("div")];
-    lines[0].append(element("b", `Step ${step} of ${shown.length}. `), stretch ? `State ${stretch[3] + step - stretch[0]} of logged episode ${stretch[2]}.` : "The end.");
+    lines[0].append(element("b", `Step ${step} of ${shown.length}. `), stretch ? `State ${stretch[3] + step - stretch[0]} of logged episode ${named(sources, stretch[2])}.` : "The end.");
     if (jump) {
       const next = shown.stretches.find(([first]) => first === step + 1);
-      lines.push(element("div", next ? `Jump to state ${next[3]} of episode ${next[2]}` : "Jump to the last state", "jump"));
+      lines.push(element("div", next ? `Jump to state ${next[3]} of episode ${named(sources, next[2])}` : "Jump to the last state", "jump"));
       const facts = element("dl");
       const fact = (name, value) => { const box = element("div"); box.append(element("dt", name), element("dd", value)); facts.append(box); };
       fact("action", jump.action.map((value) => number(value, 3)).join(", "));
@@ -330,10 +332,11 @@
     if (!found.map) return;
     const filter = control(entry, "trajectory"), chosen = control(entry, "viewed");
     found.viewer.trajectories.forEach((one, at) => {
+      const name = named(found.map.names.trajectories, one.episode);
       const jumps = `${one.jumps.length} jump${one.jumps.length === 1 ? "" : "s"}`;
       const gain = found.viewer.known ? `${number(one.return - one.gain)} → ${number(one.return)}` : number(one.return);
-      option(filter, String(at), `trajectory ${one.episode}: ${gain}, ${jumps}`);
-      if (chosen) option(chosen, String(at), `${one.episode}: return ${gain}, ${jumps}`);
+      option(filter, String(at), `trajectory ${name}: ${gain}, ${jumps}`);
+      if (chosen) option(chosen, String(at), `${name}: return ${gain}, ${jumps}`);
     });
     const zoom = (entry, share) => charts.filter((one) => one.entry === entry && one.name === "map").forEach(({ chart }) => {
       chart.getOption().dataZoom.forEach(({ start, end }, at) => {
