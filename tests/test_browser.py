@@ -3,6 +3,7 @@
 import base64
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sample_runs import HOSTILE, clone_swings, large_run, renamed, stitch_log
@@ -94,9 +95,24 @@ def test_hovering_over_a_state_tells_where_it_was_logged(opened, stitched):
     import browser
 
     browser.open_page(opened, stitched)
-    states = [point for one in opened.execute_script(SERIES, MAP) if one["name"] == "states" for point in one["data"]]
-    far = min(states, key=lambda point: point[0])  # alone at the map's edge
-    assert f"logged in episode {far[3]}, step {far[4]}" in hover_over(opened, far[0], far[1])
+    series = opened.execute_script(SERIES, MAP)
+    states = np.array([point for one in series if one["name"] == "states" for point in one["data"]])
+    jumps = next(one["markLine"]["data"] for one in series if one["name"] == "jumps")
+    ends = np.array([end["coord"] for jump in jumps for end in jump])
+    far = states[np.linalg.norm(states[:, None, :2] - ends, axis=-1).min(1).argmax()]  # on no arrow
+    assert f"logged in episode {far[3]:.0f}, step {far[4]:.0f}" in hover_over(opened, far[0], far[1])
+
+
+def test_hovering_over_a_jump_tells_what_was_predicted(opened, stitched):
+    import browser
+
+    browser.open_page(opened, stitched)
+    choose(opened, "trajectory", "0")
+    jumps = next(one for one in opened.execute_script(SERIES, MAP) if one["name"] == "jumps")["markLine"]["data"]
+    start, end = max(jumps, key=lambda jump: np.linalg.norm(np.subtract(jump[0]["coord"], jump[1]["coord"])))
+    text = hover_over(opened, *np.mean([start["coord"], end["coord"]], axis=0).tolist())
+    assert "jump at step" in text
+    assert "predicted miss, beyond the usual" in text
 
 
 def test_map_shows_one_trajectory_alone_and_zooms(opened, stitched):
@@ -130,7 +146,7 @@ def test_viewer_goes_from_jump_to_jump(opened, stitched):
     text = "return document.querySelector('[data-role=step-text]').innerText"
     first = opened.execute_script(text)
     assert "predicted reward" in first
-    assert "consistency" in first
+    assert "predicted miss, beyond the usual" in first
     slider = "const place = document.querySelector('[data-role=step]'); place.value = '0';"
     opened.execute_script(f"{slider} place.dispatchEvent(new Event('input'))")
     assert opened.execute_script(text).startswith("Step 0 of")

@@ -170,8 +170,9 @@ def train_run(
     if resume:
         source = as_recorded(folder, source)
     config = {**settings(algorithm), **source, "top": top, "hold_out": hold_out, "seeds": seeds, "seed": seed}
+    config["learned_return"] = float(learned.returns.mean())
     extends = resume and (folder / "run.json").is_file() and _extends(Run.open(folder, "train"), algorithm)
-    free = ("source", "steps") if extends else ("source",)
+    free = ("source", "learned_return", *(("steps",) if extends else ()))
     run = Run.start(folder, "train", config, resume=resume, force=force, makes=MAKES, free=free)
     if note := note_on_stitched(data, algorithm):
         logger.info(note)

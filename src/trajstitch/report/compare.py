@@ -61,10 +61,11 @@ def table(entries: Sequence[Entry]) -> Table:
                 "" if iqm["low"] is None else f" [{number(iqm['low'])}, {number(iqm['high'])}]"
             )
         jumps = dict(entry.figures).get("of steps are jumps", "–")
-        rows.append((entry.title, entry.kind, entry.verdict, returns or "–", jumps, score))
-    head = ("run", "kind", "verdict", "mean return of the data", "jumps", "policies, last checkpoint")
+        rows.append((entry.title, entry.what, entry.verdict, returns or "–", jumps, score))
+    head = ("run", "what it is", "verdict", "mean return of the data", "jumps", "policies, last checkpoint")
     known = [at for at in range(len(head)) if any(row[at] != "–" for row in rows)]
-    return Table(tuple(head[at] for at in known), [tuple(row[at] for at in known) for row in rows])
+    lights = [entry.light for entry in entries]
+    return Table(tuple(head[at] for at in known), [tuple(row[at] for at in known) for row in rows], lights)
 
 
 def _means(returns: dict[str, Any]) -> str:
