@@ -436,6 +436,7 @@ def test_map_shows_the_directions_of_most_variance(columns):
 
 def test_card_beside_the_data_says_what_it_is(stitched):
     text = (stitched.parent / "better.npz.card.md").read_text()
+    assert read_entries([stitched])[0].card == text
     before, after = (trajstitch.load(f"npz:{stitched.parent}/{name}.npz") for name in ("log", "better"))
     assert before.fingerprint in text
     assert after.fingerprint in text

@@ -174,7 +174,7 @@ def train_run(
     extends = resume and (folder / "run.json").is_file() and _extends(Run.open(folder, "train"), algorithm)
     free = ("source", "learned_return", *(("steps",) if extends else ()))
     run = Run.start(folder, "train", config, resume=resume, force=force, makes=MAKES, free=free)
-    if note := note_on_stitched(data, algorithm):
+    if note := note_on_stitched(data, algorithm, config["source"]):
         logger.info(note)
     run.write_json("data", json.loads(metadata.to_json(data.metadata)))
     _train_in(run, learned, algorithm, seeds, seed, held_out)
@@ -190,11 +190,11 @@ def _extends(run: Run, algorithm: Algorithm) -> bool:
     return True
 
 
-def note_on_stitched(data: Trajectories, algorithm: Algorithm) -> str | None:
+def note_on_stitched(data: Trajectories, algorithm: Algorithm, source: str | None = None) -> str | None:
     """Return a note on which kind of stitched data this is, and which kind suits the algorithm; None if logged."""
     if not data.has_jumps:
         return None
-    where = data.metadata.source or data.metadata.name
+    where = source or data.metadata.source or data.metadata.name
     union, clones = holds_originals(data), not hasattr(algorithm, "discount")
     holds = f"{where}: holds stitched episodes {'beside' if union else 'in place of'} the original ones"
     learner = "a clone" if clones else "a learner of values"

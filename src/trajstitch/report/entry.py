@@ -43,6 +43,8 @@ class Entry:
     tables: dict[str, Table] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     """What is said below a chart, by the chart's name: how much of the data it shows."""
+    card: str | None = None
+    """The data card of a stitching."""
     scores: dict[str, Any] | None = None
     """The scores of a training, as `evaluate` stored them."""
 

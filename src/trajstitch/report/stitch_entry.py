@@ -9,6 +9,7 @@ from jaxtyping import Float
 from trajstitch.data import ragged
 from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.data.environments import normalised, reference
+from trajstitch.report.card import card
 from trajstitch.report.entry import Entry, Table, config_text, record_of, short_source
 from trajstitch.report.gain import gain_interval
 from trajstitch.report.state_map import StateMap, reward_to_come, shown_names, states_payload, telling_columns
@@ -24,6 +25,8 @@ ALSO = {
     "median_consistency": "half of the steps are missed by less than {} of their length",
     "90%_consistency": "90 % of them by less than {}",
     "told_by_the_step_before": "the step before would explain {} more",
+    "told_by_its_change": "its change alone {}",
+    "told_by_its_action": "its action alone {}",
 }
 """Fit reports' other metrics, in words."""
 BINS = 40
@@ -66,7 +69,16 @@ def stitch_entry(run: StitchRun, share: float = 1.0) -> Entry:
         charts=charts,
         tables=tables,
         notes=notes,
+        card=_card(run),
     )
+
+
+def _card(run: StitchRun) -> str | None:
+    """Return the data card, as `stitch` writes it beside what it saves; None without the source data."""
+    if run.before is None:
+        return None
+    target = str({**run.facts.get("config", {}), **run.facts.get("job", {})}.get("target", run.title))
+    return card(run.before, run.after or run.before, run.reports, run.facts, uri=target, reason=run.reason)
 
 
 def headline(run: StitchRun) -> str:
