@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sample_runs import HOSTILE, clone_swings, large_run, renamed, stitch_log
+from sample_runs import HOSTILE, clone_swings, large_run, renamed, stitch_log, swings
+from test_learn import SHORT
 from trajstitch.report.page import render, write_page
 from trajstitch.report.stitch_entry import stitch_entry
+from trajstitch.workflow.learn import learn
 
 pytestmark = pytest.mark.browser
 
@@ -51,6 +53,15 @@ def several(run: Path, folder: Path) -> Path:
     return write_page([*clones, run], folder / "several.html")
 
 
+@pytest.fixture(scope="module")
+def learned(folder: Path) -> Path:
+    """The page of a run of `learn`, whose clones are rolled out at their last checkpoint."""
+    data = swings(episodes=12)
+    found = learn(data, "5m", run=folder / "learned", config=SHORT, steps=30, seeds=3, episodes=2, compare=True)
+    assert found.report is not None
+    return found.report
+
+
 @pytest.fixture
 def opened():
     browser = pytest.importorskip("browser", reason="needs the extra `browser`")
@@ -81,10 +92,11 @@ def hover_over(found, x: float, y: float) -> str:
     return found.execute_script(script)
 
 
-def test_every_chart_is_drawn_without_an_error(opened, stitched, several):
+def test_every_chart_is_drawn_without_an_error(opened, stitched, several, learned):
     import browser
 
-    for page, expected in ((stitched, {"returns", "lengths", "map", "viewer", "consistency"}), (several, {"compare"})):
+    parts = {"returns", "lengths", "map", "viewer", "consistency", "doubt"}
+    for page, expected in ((stitched, parts), (several, {"compare"}), (learned, {"compare", "scores", "curves"})):
         browser.open_page(opened, page)
         assert set(opened.execute_script(CHARTS)) >= expected
         assert opened.execute_script(EMPTY) == []
@@ -177,10 +189,10 @@ def test_dark_page_has_dark_charts(opened, stitched):
     assert browser.errors(opened) == []
 
 
-def test_phone_needs_no_sideways_scrolling(stitched, several):
+def test_phone_needs_no_sideways_scrolling(stitched, several, learned):
     browser = pytest.importorskip("browser", reason="needs the extra `browser`")
     with browser.browser(400, 800, phone=True) as found:
-        for page in (stitched, several):
+        for page in (stitched, several, learned):
             browser.open_page(found, page)
             assert found.execute_script("return [innerWidth, document.documentElement.scrollWidth]") == [400, 400]
             assert found.execute_script(TOO_WIDE) == []
@@ -200,6 +212,20 @@ def test_hostile_names_run_nothing(opened, run, tmp_path):
     assert opened.execute_script("return document.querySelectorAll('img').length") == 0
     assert HOSTILE in opened.execute_script("return document.querySelector('.record').textContent")
     assert browser.errors(opened) == []
+
+
+def test_page_of_learn_begins_with_its_verdict_and_shows_every_seed(opened, learned):
+    import browser
+
+    browser.open_page(opened, learned)
+    top = opened.execute_script("return document.querySelector('header').innerText")
+    assert "is chosen" in top
+    assert "bc of the best 10 % of" in top
+    series = opened.execute_script(SERIES, "[data-chart=compare]")
+    dots = next(one["data"] for one in series if one["name"] == "seed")
+    assert len(dots) == 3 * opened.execute_script("return document.querySelectorAll('[data-kind=train]').length")
+    wide = opened.execute_script("return document.querySelector('[data-kind=stitch]').offsetWidth")
+    assert wide > 0.9 * opened.execute_script("return document.querySelector('main').offsetWidth - 40")
 
 
 def test_page_prints_on_paper(opened, stitched):

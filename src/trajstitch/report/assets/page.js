@@ -417,15 +417,19 @@
   });
   drawAll();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  const PRINTED = { low: 160, tall: 330, curves: 420 };  // heights, as the styles for paper have them
   // Paper is white: print with the light colours, at the width of a page.
   addEventListener("beforeprint", () => {
     document.documentElement.classList.add("light");
-    charts.forEach(({ chart, place }) => chart.resize({ width: Math.min(place.clientWidth, place.closest(".pair") ? 320 : 660) }));
+    charts.forEach(({ chart, place }) => {
+      const size = Object.keys(PRINTED).find((name) => place.classList.contains(name));
+      chart.resize({ width: Math.min(place.clientWidth, place.closest(".pair") ? 320 : 660), height: PRINTED[size] ?? place.clientHeight });
+    });
     drawAll();
   });
   addEventListener("afterprint", () => {
     document.documentElement.classList.remove("light");
-    charts.forEach(({ chart }) => chart.resize({ width: "auto" }));
+    charts.forEach(({ chart }) => chart.resize({ width: "auto", height: "auto" }));
     drawAll();
   });
   document.documentElement.dataset.drawn = String(Math.round(performance.now()));
