@@ -83,7 +83,7 @@ def picture(found: Any, target: Path, width: int, height: int | None = None) -> 
     found.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     time.sleep(0.5)  # charts are drawn again at the new size
     taken = io.BytesIO(base64.b64decode(found.execute_cdp_cmd("Page.captureScreenshot", {})["data"]))
-    Image.open(taken).convert("RGB").quantize(128).save(target, optimize=True)
+    Image.open(taken).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(target, optimize=True)
 
 
 def main() -> None:

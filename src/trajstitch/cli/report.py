@@ -24,7 +24,7 @@ class Command:
     """
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...")]
-    """Folders of `trajstitch stitch` and `trajstitch train`; scores are shown where `evaluate` has stored them."""
+    """Folders of `trajstitch learn`, `stitch` and `train`; scores are shown where `evaluate` has stored them."""
     output: Annotated[Path | None, arg(aliases=["-o"], metavar="FILE")] = None
     """The file to write; RUN/report.html if not given, or report.html for several runs."""
     open: bool = False
