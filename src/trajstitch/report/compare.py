@@ -63,7 +63,7 @@ def table(entries: Sequence[Entry]) -> Table:
             )
         jumps = dict(entry.figures).get("of steps are jumps", "–")
         rows.append((entry.title, score, entry.verdict, entry.what, returns or "–", jumps))
-    head = ("run", "policies, last checkpoint", "verdict", "what it is", "mean return of the data", "jumps")
+    head = ("run", "policies’ interquartile mean [95 %]", "verdict", "what it is", "mean return of the data", "jumps")
     known = [at for at in range(len(head)) if any(row[at] != "–" for row in rows)]
     lights: list[Light] = [entry.light for entry in entries]
     return Table(tuple(head[at] for at in known), [tuple(row[at] for at in known) for row in rows], lights)
