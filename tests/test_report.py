@@ -298,6 +298,7 @@ def test_page_of_a_training_shows_every_seed_and_both_checkpoints(clones, tmp_pa
     assert "best of each seed" in page
     assert "action error" in page
     assert found["curves"]["metrics"].keys() >= {"loss"}
+    assert re.search(r"<dt>Time taken</dt><dd>training \d+ s</dd>", page)
 
 
 def test_training_that_was_not_evaluated_says_so(clones, tmp_path):

@@ -51,7 +51,7 @@ SAVE_SECONDS = 120
 """The state is saved this often, and at each checkpoint."""
 MAKES = (
     *("data.json", "weights.safetensors", "state.safetensors", "checkpoints/*.safetensors", "action-error.json"),
-    *("scores.json", "estimate.json"),
+    *("seconds.json", "scores.json", "estimate.json"),
 )
 """The files of a training, and of its evaluation, which are removed if it is started again."""
 
@@ -209,9 +209,21 @@ def _train_in(
     run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, seed: int, held_out: Trajectories | None
 ) -> list[Policy]:
     """Train in a run, and measure the action error."""
-    policies = _continue(run, data, algorithm, seeds, seed)
+    start = time.monotonic()
+    try:
+        policies = _continue(run, data, algorithm, seeds, seed)
+    finally:
+        run.write_json("seconds", {"training": _seconds(run) + time.monotonic() - start})
     run.write_json("action-error", compare_with_constant(policies, data, held_out))
     return policies
+
+
+def _seconds(run: Run) -> float:
+    """Return how long training has taken so far."""
+    if not run.has("seconds"):
+        return 0.0
+    with damaged(run.path("seconds.json")):
+        return float(run.read_json("seconds")["training"])
 
 
 def _continue(run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, seed: int) -> list[Policy]:

@@ -32,6 +32,10 @@ def train_entry(run: Run, title: str) -> Entry:
     if estimate is not None:
         tables["estimates"] = _estimates(estimate)
     config = {name: value for name, value in run.config.items() if name not in ("columns",)}
+    record = record_of(run.facts, run.config)
+    if run.has("seconds"):
+        with damaged(run.path("seconds.json")):
+            record.append(("Time taken", f"training {float(run.read_json('seconds')['training']):,.0f} s"))
     return Entry(
         title=title,
         kind="train",
@@ -39,7 +43,7 @@ def train_entry(run: Run, title: str) -> Entry:
         headline=headline(run, scores, estimate),
         reasons=training_reasons(errors, scores, estimate),
         figures=_figures(run, scores, errors, len(found)),
-        record=record_of(run.facts, run.config),
+        record=record,
         config=config_text(config),
         charts=charts,
         tables=tables,
