@@ -222,7 +222,7 @@ def test_page_of_learn_begins_with_its_verdict_and_shows_every_seed(opened, lear
     assert "is chosen" in top
     assert "bc of the best 10 % of" in top
     series = opened.execute_script(SERIES, "[data-chart=compare]")
-    dots = next(one["data"] for one in series if one["name"] == "seed")
+    dots = next(one["data"] for one in series if one.get("name") == "seed")
     assert len(dots) == 3 * opened.execute_script("return document.querySelectorAll('[data-kind=train]').length")
     wide = opened.execute_script("return document.querySelector('[data-kind=stitch]').offsetWidth")
     assert wide > 0.9 * opened.execute_script("return document.querySelector('main').offsetWidth - 40")
