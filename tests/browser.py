@@ -5,6 +5,7 @@ python tests/browser.py PAGE.html PICTURE.png [--width 1280] [--height N] [--dar
 
 import argparse
 import base64
+import io
 import shutil
 import tempfile
 import time
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from selenium import webdriver  # pyright: ignore[reportMissingImports]
 from selenium.webdriver.chrome.options import Options  # pyright: ignore[reportMissingImports]
 from selenium.webdriver.chrome.service import Service  # pyright: ignore[reportMissingImports]
@@ -80,7 +82,8 @@ def picture(found: Any, target: Path, width: int, height: int | None = None) -> 
     size = {"width": width, "height": height or whole, "deviceScaleFactor": 1, "mobile": False}
     found.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     time.sleep(0.5)  # charts are drawn again at the new size
-    target.write_bytes(base64.b64decode(found.execute_cdp_cmd("Page.captureScreenshot", {})["data"]))
+    taken = io.BytesIO(base64.b64decode(found.execute_cdp_cmd("Page.captureScreenshot", {})["data"]))
+    Image.open(taken).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(target, optimize=True)
 
 
 def main() -> None:

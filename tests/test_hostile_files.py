@@ -510,7 +510,8 @@ def test_metadata_that_is_no_unicode_is_one_line(tmp_path, minari_store):
 
 def test_page_and_card_show_what_would_deceive_as_codes():
     evil = "\x1b[31m\u202e\ud800<script>"
-    entry = Entry(evil, "train", evil, [], [(evil, evil)], [("Command", evil)], evil, {"curves": {evil: [evil]}})
+    charts = {"curves": {evil: [evil]}}
+    entry = Entry(evil, "train", evil, evil, [], [(evil, evil)], [("Command", evil)], evil, charts)
     page = render([entry])
     assert evil[5] not in page
     assert "\\u202e" in page

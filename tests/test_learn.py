@@ -193,9 +193,23 @@ def test_without_an_environment_every_method_is_estimated_and_one_chosen(finishe
     assert held_out == ["bc"], "held-out logged steps say nothing about policies that are to act otherwise"
     assert found.report == folder / "run" / "report.html"
     page = unescape(found.report.read_text())
-    assert f"<h1>{found.verdict} {found.why}</h1>" in page
+    assert f"<h1>{found.verdict}</h1>" in page
+    assert f'<p class="more">{found.why}</p>' in page
     assert all(name in page for name in names[1:])
     assert "estimated return [95 %]" in page
+
+
+def test_report_makes_the_page_of_a_finished_run_again(finished, tmp_path, capsys) -> None:
+    folder, found = finished
+    assert cli.run(["report", str(folder / "run"), "-o", str(tmp_path / "page.html")]) == 0
+    page = unescape((tmp_path / "page.html").read_text())
+    assert found.report is not None
+    made = r"Made by trajstitch \S+ on [^<]+"
+    assert re.sub(made, "", page) == re.sub(made, "", unescape(found.report.read_text()))
+    shutil.copytree(folder / "run", tmp_path / "half")
+    (tmp_path / "half" / "result.json").unlink()
+    assert cli.run(["report", str(tmp_path / "half")]) == 2
+    assert "is not finished: continue it with `trajstitch learn ... --resume`" in capsys.readouterr().err
 
 
 def test_the_printed_lines_load_the_policy_and_run_it(finished, capsys) -> None:

@@ -15,9 +15,10 @@ from point import collect
 from sample_runs import HOSTILE, clone_swings, large_run, named_log, renamed, stitch_log
 from test_stitch_command import table  # noqa: F401
 from trajstitch import cli
+from trajstitch.data.environments import observation_names, spec_json
 from trajstitch.data.labels import Labels
 from trajstitch.data.stitch_record import StitchRecord
-from trajstitch.data.trajectories import Provenance, concatenate
+from trajstitch.data.trajectories import Metadata, Provenance, concatenate
 from trajstitch.errors import InputError
 from trajstitch.formats import save
 from trajstitch.learning.fit_report import FitReport
@@ -26,7 +27,7 @@ from trajstitch.report.card import card, write_card
 from trajstitch.report.gain import gain_interval
 from trajstitch.report.jumps import jump_table
 from trajstitch.report.page import MARK, read_entries, render, write_page
-from trajstitch.report.state_map import StateMap, telling_columns
+from trajstitch.report.state_map import StateMap, shown_names, telling_columns
 from trajstitch.report.stitch_entry import stitch_entry
 from trajstitch.report.stitch_run import read_stitch_runs
 from trajstitch.report.trust import Reason, overall, stitching_reasons
@@ -213,6 +214,22 @@ def test_page_of_data_that_was_left_unchanged_says_why(table, tmp_path):  # noqa
     assert "left this data unchanged" in (tmp_path / "same.npz.card.md").read_text()
 
 
+def test_limits_that_were_derived_are_shown_with_what_passed(stitched):
+    (run,) = read_stitch_runs(Run.open(stitched))
+    rows = {row[0]: row[1:] for row in stitch_entry(replace(run, precedent=0.35)).tables["limits"].rows}
+    assert rows["A jump may miss its target by"][1] == "from held-out logged steps"
+    assert rows["A logged step like the jump must be within"][0] == "35 % of its length"
+    assert f"{run.edges:,} of {run.candidates:,}" in rows["Possible jumps that passed every test"][0]
+
+
+def test_doubt_of_the_ensemble_is_shown_beside_its_error_on_held_out_steps(stitched):
+    (run,) = read_stitch_runs(Run.open(stitched))
+    doubt = np.array(stitch_entry(run).charts["doubt"])
+    assert doubt.shape == (10, 4)
+    assert (np.diff(doubt) >= 0)[:, 1:].all()  # quartiles
+    assert (np.diff(doubt[:, 0]) >= 0).all()
+
+
 def test_each_stitching_of_several_is_on_the_page(tmp_path):
     run = stitch_log(tmp_path, "--stitchings", "2", "--keep-original")
     (entry,) = read_entries([run])
@@ -299,6 +316,7 @@ def test_page_of_a_training_shows_every_seed_and_both_checkpoints(clones, tmp_pa
     assert "best of each seed" in page
     assert "action error" in page
     assert found["curves"]["metrics"].keys() >= {"loss"}
+    assert re.search(r"<dt>Time taken</dt><dd>training \d+ s</dd>", page)
 
 
 def test_training_that_was_not_evaluated_says_so(clones, tmp_path):
@@ -320,6 +338,23 @@ def test_training_without_an_environment_shows_what_logged_data_tells(tmp_path):
     assert next(reason.text for reason in entry.reasons if "logged data alone" in reason.text).endswith(f"{verdict}.")
     assert compare.sentence([entry, entry]) == stored["sentence"]
     assert "Estimated returns" in render([entry])
+
+
+def test_what_policies_of_the_best_episodes_learned_from_is_the_mean_of_those(tmp_path):
+    run = clone_swings(tmp_path, "best", "--top", "0.5")
+    data = trajstitch.load(f"npz:{tmp_path}/swings.npz")
+    learned = float(data.best(0.5).returns.mean())
+    assert learned > data.returns.mean()
+    stored = json.loads((run / "scores.json").read_text())
+    assert stored["data"]["mean_return"] == pytest.approx(learned)
+    assert "the best 50 % of swings.npz" in read_entries([run])[0].headline
+
+
+def test_runs_of_the_same_name_are_told_apart(clones, tmp_path):
+    for place in ("monday", "tuesday"):
+        shutil.copytree(clones[0], tmp_path / place / "clone")
+    entries = read_entries([tmp_path / "monday" / "clone", tmp_path / "tuesday" / "clone", clones[1]])
+    assert [entry.title for entry in entries] == ["monday/clone", "tuesday/clone", "second"]
 
 
 def test_several_runs_are_compared_only_under_the_same_conditions(clones, stitched, tmp_path):
@@ -377,7 +412,29 @@ def test_numbers_that_json_lacks_become_nothing():
     assert {value: number(value) for value in shown} == shown
 
 
-@pytest.mark.parametrize("columns", [1, 2, 5])
+def test_map_of_two_columns_shows_them_as_they_are():
+    states = np.random.default_rng(0).normal((300, -2), (5, 0.1), (500, 2)).astype(np.float32)
+    made = StateMap.of(states, np.ones(2, bool))
+    np.testing.assert_allclose(made.place(states), states, rtol=1e-5)
+    assert made.axis_names(["heat", "tilt"]) == ["heat", "tilt"]
+
+
+def test_columns_of_a_known_environment_have_names():
+    data = named_log(["a", "b"])
+    maze = replace(data.metadata, environment=spec_json("trajstitch/Maze-v0"), extra={})
+    assert shown_names(replace(data, metadata=maze)) == ["x", "y"]
+    assert shown_names(replace(data, metadata=replace(maze, environment=None))) == ["column 0", "column 1"]
+    assert shown_names(data) == ["a", "b"]
+
+
+@pytest.mark.parametrize(("task", "columns"), [("Hopper-v5", 11), ("Walker2d-v4", 17), ("HalfCheetah-v5", 17)])
+def test_every_column_of_a_locomotion_task_has_a_name_of_its_own(task, columns):
+    names = observation_names(Metadata("log", environment=spec_json(task)), columns)
+    assert names is not None
+    assert len(set(names)) == columns
+
+
+@pytest.mark.parametrize("columns", [1, 3, 5])
 def test_map_shows_the_directions_of_most_variance(columns):
     random = np.random.default_rng(0)
     states = random.normal(size=(500, columns)).astype(np.float32)
@@ -398,6 +455,7 @@ def test_map_shows_the_directions_of_most_variance(columns):
 
 def test_card_beside_the_data_says_what_it_is(stitched):
     text = (stitched.parent / "better.npz.card.md").read_text()
+    assert read_entries([stitched])[0].card == text
     before, after = (trajstitch.load(f"npz:{stitched.parent}/{name}.npz") for name in ("log", "better"))
     assert before.fingerprint in text
     assert after.fingerprint in text

@@ -9,7 +9,6 @@ from tyro.conf import Positional, arg
 
 from trajstitch.cli.output import print_json, stdout
 from trajstitch.report.page import default_target, write_page
-from trajstitch.workflow.parts import shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +24,7 @@ class Command:
     """
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...")]
-    """Folders of `trajstitch stitch`, `train` and `learn`; scores are shown where `evaluate` has stored them."""
+    """Folders of `trajstitch learn`, `stitch` and `train`; scores are shown where `evaluate` has stored them."""
     output: Annotated[Path | None, arg(aliases=["-o"], metavar="FILE")] = None
     """The file to write; RUN/report.html if not given, or report.html for several runs."""
     open: bool = False
@@ -34,8 +33,7 @@ class Command:
     """Print JSON instead of text."""
 
     def execute(self) -> None:
-        folders, sentence = shown(self.runs)
-        target = write_page(folders, self.output or default_target(self.runs), sentence)
+        target = write_page(self.runs, self.output or default_target(self.runs))
         size = target.stat().st_size
         if self.json:
             print_json({"page": str(target), "bytes": size, "runs": [str(run) for run in self.runs]})

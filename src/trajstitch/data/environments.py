@@ -38,6 +38,24 @@ D4RL_ENVIRONMENTS = {
 D4RL_OPTIONS = {"Ant-v4": {"use_contact_forces": True}}
 """Arguments with which those environments give the same observations as D4RL's."""
 
+_LEGS = ("thigh", "leg", "foot")
+_LIMBS = {
+    "Hopper": _LEGS,
+    "Walker2d": tuple(f"{side} {part}" for side in ("right", "left") for part in _LEGS),
+    "HalfCheetah": tuple(f"{end} {part}" for end in ("back", "front") for part in ("thigh", "shin", "foot")),
+}
+OBSERVATIONS = {
+    "trajstitch/Maze": ("x", "y"),
+    **{
+        task: (
+            *("height", *(f"angle of {part}" for part in ("torso", *limbs))),
+            *("speed", "vertical speed", *(f"turning of {part}" for part in ("torso", *limbs))),
+        )
+        for task, limbs in _LIMBS.items()
+    },
+}
+"""What the columns of an observation are, in environments that don't say so, by the id without its version."""
+
 PACKAGES = ("gymnasium_robotics",)
 """Packages that register environments on import, and are imported if a data set names one of theirs."""
 
@@ -81,6 +99,12 @@ def environment_id(metadata: "Metadata") -> str | None:
     """Return the Gymnasium id of the environment to evaluate in, if one is recorded."""
     stored = _stored(metadata)
     return None if stored is None else stored["id"]
+
+
+def observation_names(metadata: "Metadata", columns: int) -> tuple[str, ...] | None:
+    """Return what the columns of an observation are, if the data's environment is one that is known."""
+    names = OBSERVATIONS.get((environment_id(metadata) or "").rpartition("-v")[0])
+    return names if names is not None and len(names) == columns else None
 
 
 def parse_spec(text: Any, where: str) -> dict[str, Any]:

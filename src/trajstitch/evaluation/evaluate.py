@@ -220,6 +220,8 @@ def _from_rollouts(run: Run, known: Metadata, steps: list[int], returns: np.ndar
     last, best = last_and_best(scores)
     several = {"best": best.to_json()} if len(steps) > 1 else {}
     mean_return = run.fact("mean_return", (int, float))
+    if "learned_return" in run.config:  # not of all of the data, where policies learned from a part of it
+        mean_return = run.fact("learned_return", (int, float))
     return {
         "data": {"mean_return": mean_return, "score": float(normalised(np.array(mean_return), known))},
         "checkpoints": [

@@ -11,6 +11,7 @@ from scipy.stats import spearmanr
 from trajstitch.data.normaliser import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.evaluation.simulator import replay
+from trajstitch.learning.fit_report import tenths
 from trajstitch.stitching.graph import Edges, StitchGraph
 from trajstitch.stitching.jump_tests import likelihood_margin
 
@@ -118,7 +119,7 @@ def report(data: Trajectories, jumps: SimulatorCheck, graph: StitchGraph, most: 
         "edges": check.summary(),
         **{f"by_{name}": _by(values, check.ratio, bounds) for name, (values, bounds) in found.items()},
         "rank_correlation": {name: _correlation(values, check.ratio) for name, values in suspicion.items()},
-        "tenths": {name: _tenths(values, check.ratio) for name, values in suspicion.items()},
+        "tenths": {name: tenths(values, check.ratio) for name, values in suspicion.items()},
     }
 
 
@@ -136,12 +137,6 @@ def _by(scale: np.ndarray, ratio: np.ndarray, bounds: tuple[float, ...]) -> list
                 {"from": ends[0], "to": ends[1], "edges": len(inside), "median_ratio": float(np.median(inside))}
             )
     return rows
-
-
-def _tenths(suspicion: np.ndarray, ratio: np.ndarray) -> list[list[float]]:
-    """Return quartiles of the true error in each tenth of the edges, from the least to the most suspicious."""
-    parts = np.array_split(ratio[np.argsort(suspicion, kind="stable")], 10)
-    return [np.quantile(part, (0.25, 0.5, 0.75)).tolist() for part in parts if len(part)]
 
 
 def _correlation(scale: np.ndarray, ratio: np.ndarray) -> float | None:

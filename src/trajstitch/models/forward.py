@@ -29,7 +29,7 @@ from trajstitch.learning.batching import in_batches
 from trajstitch.learning.bounds import Bounds
 from trajstitch.learning.compiled import compiled
 from trajstitch.learning.fit import Metrics, Objective
-from trajstitch.learning.fit_report import FitReport, explained
+from trajstitch.learning.fit_report import FitReport, explained, tenths
 from trajstitch.learning.networks import MLP, change_normaliser_of, normaliser_of
 from trajstitch.models.fitting import fit_ensemble, limited
 from trajstitch.models.hidden_state import Missed, told_by_step_before
@@ -234,7 +234,24 @@ def _measured(
     told = told_by_step_before(data, fitted, Missed(held, np.sqrt(weight) * missed), roles.controlled)
     facts |= {name: part / len(held) / baseline if baseline > 0 else 0.0 for name, part in told.items()}
     ensemble = eqx.tree_at(lambda one: one.usual, ensemble, jnp.asarray(median, jnp.float32))
-    return ensemble, FitReport("forward dynamics", explains > 0.1, facts)
+    return ensemble, FitReport(
+        "forward dynamics", explains > 0.1, facts, _calibration(ensemble, states, actions, missed)
+    )
+
+
+def _calibration(
+    ensemble: ForwardEnsemble,
+    states: Float[np.ndarray, "held size"],
+    actions: Float[np.ndarray, "held action"],
+    missed: Float[np.ndarray, "held size"],
+) -> tuple[tuple[float, ...], ...]:
+    """Return whether the members err where they are apart: for each tenth of the steps both, in standardised states."""
+    if len(ensemble.members.observation.std) < 2 or not len(states):
+        return ()
+    apart = in_batches(lambda *step: _apart(ensemble, *step), states, actions)
+    error = np.sqrt((np.asarray(ensemble.weight) * np.square(missed)).sum(1))
+    middle = [float(np.median(part)) for part in np.array_split(np.sort(apart), 10) if len(part)]
+    return tuple((one, *found) for one, found in zip(middle, tenths(apart, error), strict=True))
 
 
 def _steps(data: Trajectories, steps: Integer[np.ndarray, " some"]) -> tuple[np.ndarray, ...]:
@@ -256,6 +273,13 @@ def _missed(
 def is_moving(length: Float[np.ndarray, " steps"]) -> Bool[np.ndarray, " steps"]:
     """Return which steps are long enough that errors over their lengths mean something."""
     return length > RESTING * np.sqrt(np.square(length).mean()) if len(length) else np.zeros(0, bool)
+
+
+@compiled
+def _apart(ensemble: ForwardEnsemble, state: Array, action: Array) -> Array:
+    """Return how far the members are from their mean, in standardised states."""
+    found = eqx.filter_vmap(lambda model: model(state, action)[0])(ensemble.members)
+    return jnp.sqrt((ensemble.weight * jnp.square(found.std(0) / ensemble.members.observation.std[0])).sum(-1))
 
 
 @compiled

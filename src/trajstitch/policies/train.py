@@ -51,7 +51,7 @@ SAVE_SECONDS = 120
 """The state is saved this often, and at each checkpoint."""
 MAKES = (
     *("data.json", "weights.safetensors", "state.safetensors", "checkpoints/*.safetensors", "action-error.json"),
-    *("scores.json", "estimate.json"),
+    *("seconds.json", "scores.json", "estimate.json"),
 )
 """The files of a training, and of its evaluation, which are removed if it is started again."""
 
@@ -170,11 +170,12 @@ def train_run(
     if resume:
         source = as_recorded(folder, source)
     config = {**settings(algorithm), **source, "top": top, "hold_out": hold_out, "seeds": seeds, "seed": seed}
+    config["learned_return"] = float(learned.returns.mean())
     extends = resume and (folder / "run.json").is_file() and _extends(Run.open(folder, "train"), algorithm)
-    free = ("source", "steps") if extends else ("source",)
+    free = ("source", "learned_return", *(("steps",) if extends else ()))
     run = Run.start(folder, "train", config, resume=resume, force=force, makes=MAKES, free=free)
     run.keep_job({}, longest=longest_episode(data))
-    if note := note_on_stitched(data, algorithm):
+    if note := note_on_stitched(data, algorithm, config["source"]):
         logger.info(note)
     run.write_json("data", json.loads(metadata.to_json(data.metadata)))
     _train_in(run, learned, algorithm, seeds, seed, held_out)
@@ -195,11 +196,11 @@ def _extends(run: Run, algorithm: Algorithm) -> bool:
     return True
 
 
-def note_on_stitched(data: Trajectories, algorithm: Algorithm) -> str | None:
+def note_on_stitched(data: Trajectories, algorithm: Algorithm, source: str | None = None) -> str | None:
     """Return a note on which kind of stitched data this is, and which kind suits the algorithm; None if logged."""
     if not data.has_jumps:
         return None
-    where = data.metadata.source or data.metadata.name
+    where = source or data.metadata.source or data.metadata.name
     union, clones = holds_originals(data), not hasattr(algorithm, "discount")
     holds = f"{where}: holds stitched episodes {'beside' if union else 'in place of'} the original ones"
     learner = "a clone" if clones else "a learner of values"
@@ -214,9 +215,21 @@ def _train_in(
     run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, seed: int, held_out: Trajectories | None
 ) -> list[Policy]:
     """Train in a run, and measure the action error."""
-    policies = _continue(run, data, algorithm, seeds, seed)
+    start = time.monotonic()
+    try:
+        policies = _continue(run, data, algorithm, seeds, seed)
+    finally:
+        run.write_json("seconds", {"training": _seconds(run) + time.monotonic() - start})
     run.write_json("action-error", compare_with_constant(policies, data, held_out))
     return policies
+
+
+def _seconds(run: Run) -> float:
+    """Return how long training has taken so far."""
+    if not run.has("seconds"):
+        return 0.0
+    with damaged(run.path("seconds.json")):
+        return float(run.read_json("seconds")["training"])
 
 
 def _continue(run: Run, data: Trajectories, algorithm: Algorithm, seeds: int, seed: int) -> list[Policy]:

@@ -7,6 +7,7 @@ import numpy as np
 
 from trajstitch.evaluation.scores import probability_of_improvement
 from trajstitch.report.entry import Entry, Table
+from trajstitch.report.trust import Light
 from trajstitch.report.values import number, percent, short
 
 CONDITIONS = ("environment", "environment_spec", "reference", "episodes", "first_seed")
@@ -61,10 +62,11 @@ def table(entries: Sequence[Entry]) -> Table:
                 "" if iqm["low"] is None else f" [{number(iqm['low'])}, {number(iqm['high'])}]"
             )
         jumps = dict(entry.figures).get("of steps are jumps", "–")
-        rows.append((entry.title, entry.kind, entry.verdict, returns or "–", jumps, score))
-    head = ("run", "kind", "verdict", "mean return of the data", "jumps", "policies, last checkpoint")
+        rows.append((entry.title, score, entry.verdict, entry.what, returns or "–", jumps))
+    head = ("run", "policies’ interquartile mean [95 %]", "verdict", "what it is", "mean return of the data", "jumps")
     known = [at for at in range(len(head)) if any(row[at] != "–" for row in rows)]
-    return Table(tuple(head[at] for at in known), [tuple(row[at] for at in known) for row in rows])
+    lights: list[Light] = [entry.light for entry in entries]
+    return Table(tuple(head[at] for at in known), [tuple(row[at] for at in known) for row in rows], lights)
 
 
 def _means(returns: dict[str, Any]) -> str:

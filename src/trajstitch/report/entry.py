@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from trajstitch.report.trust import WORDS, Light, Reason, overall
@@ -17,6 +18,8 @@ class Table:
 
     head: tuple[str, ...]
     rows: list[tuple[str, ...]]
+    lights: list[Light] = field(default_factory=list)
+    """A light for each row, where rows have one."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class Entry:
     title: str
     kind: str
     """`stitch` or `train`."""
+    what: str
+    """What it was made from and how, in a few words."""
     headline: str
     """What was improved and by how much, in one sentence."""
     reasons: list[Reason]
@@ -38,6 +43,8 @@ class Entry:
     tables: dict[str, Table] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     """What is said below a chart, by the chart's name: how much of the data it shows."""
+    card: str | None = None
+    """The data card of a stitching."""
     scores: dict[str, Any] | None = None
     """The scores of a training, as `evaluate` stored them."""
 
@@ -48,6 +55,12 @@ class Entry:
     @property
     def verdict(self) -> str:
         return WORDS[self.kind][self.light]
+
+
+def short_source(source: str) -> str:
+    """Return the name of a data set without the folders that its file lies in."""
+    _, _, place = source.partition(":")
+    return Path(place).name if Path(place).is_absolute() else source
 
 
 def record_of(facts: dict[str, Any], config: dict[str, Any]) -> list[tuple[str, str]]:

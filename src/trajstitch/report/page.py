@@ -6,6 +6,7 @@ import importlib.metadata
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -18,20 +19,23 @@ from trajstitch.report.stitch_run import read_stitch_runs
 from trajstitch.report.train_entry import train_entry
 from trajstitch.report.values import number, script_json
 from trajstitch.storage.atomic import replacing
-from trajstitch.storage.runs import Run
+from trajstitch.storage.runs import Run, damaged
 
 ASSETS = Path(__file__).parent / "assets"
 MARK = '<meta name="generator" content="trajstitch report">'
 """What a page of ours says near its start: such a file may be replaced by a newer page."""
 
 
-def write_page(folders: Sequence[Path], target: Path, sentence: str | None = None) -> Path:
+def write_page(folders: Sequence[Path], target: Path, sentence: str | None = None, more: str | None = None) -> Path:
     """Write the page of the runs in these folders; return the file. Only a page of ours is replaced.
 
-    The page begins with `sentence`; if not given, with what a comparison of the runs says.
+    The page begins with `sentence`, below which `more` is said; if not given, with what `learn` has found, or what a
+    comparison of the runs says.
     """
     require_replaceable(target)
-    page = render(read_entries(folders), sentence)
+    if sentence is None and len(folders) == 1:
+        sentence, more = _found(Run.open(folders[0]))
+    page = render(read_entries(folders), sentence, more)
     with replacing(target, force=True) as fresh:
         fresh.write_text(page, encoding="utf-8")
     return target
@@ -53,25 +57,68 @@ def require_replaceable(target: Path) -> None:
 
 
 def read_entries(folders: Sequence[Path]) -> list[Entry]:
-    """Return what the page shows of each run; the more runs, the fewer states and trajectories of each."""
-    folders = list(dict.fromkeys(folders))
+    """Return what the page shows of each run; the more stitchings, the fewer states and trajectories of each.
+
+    A run of `learn` stands for the stitching and the trainings in it.
+    """
     if not folders:
         raise InputError("name at least one folder of a run")
-    runs = [Run.open(folder) for folder in folders]
-    for run in runs:
-        if run.facts.get("kind") not in ("stitch", "train"):
-            raise InputError(f"{run.folder}: is a {run.facts.get('kind')!r} run; a page shows stitchings and trainings")
-    count = sum(run.fact("seeds", int) if run.facts["kind"] == "stitch" else 1 for run in runs)
+    runs = [part for folder in dict.fromkeys(folders) for part in _parts(Run.open(folder))]
+    titles = _titles([run.folder for run in runs])
+    count = sum(run.fact("seeds", int) for run in runs if run.facts["kind"] == "stitch")
     entries = []
-    for run in runs:
+    for run, title in zip(runs, titles, strict=True):
         if run.facts["kind"] == "stitch":
-            entries += [stitch_entry(one, 1 / count) for one in read_stitch_runs(run)]
+            entries += [stitch_entry(one, 1 / count) for one in read_stitch_runs(run, title)]
         else:
-            entries.append(train_entry(run))
+            entries.append(train_entry(run, title))
     return entries
 
 
-def render(entries: Sequence[Entry], sentence: str | None = None) -> str:
+def _parts(run: Run) -> list[Run]:
+    """Return the stitchings and trainings of a run: itself, or those that `learn` keeps in it."""
+    kind = run.facts.get("kind")
+    if kind in ("stitch", "train"):
+        return [run]
+    if kind != "learn":
+        raise InputError(f"{run.folder}: is a {kind!r} run; a page shows stitchings, trainings and runs of `learn`")
+    stored = _result(run)
+    with damaged(run.path("result.json")):
+        names = [str(row["name"]) for row in stored["table"]]
+    inside = {path.parent.name: path.parent for path in run.folder.glob("*/run.json")}
+    return [Run.open(inside[name]) for name in ("stitch", *names) if name in inside]
+
+
+def _found(run: Run) -> tuple[str | None, str | None]:
+    """Return what a run of `learn` has found: its verdict on stitching, and its choice."""
+    if run.facts.get("kind") != "learn":
+        return None, None
+    stored = _result(run)
+    with damaged(run.path("result.json")):
+        found = [str(stored[name]) for name in ("verdict", "why") if stored[name] is not None]
+        return found[0], " ".join(found[1:]) or None
+
+
+def _result(run: Run) -> dict[str, Any]:
+    if not run.has("result"):
+        raise InputError(f"{run.folder}: is not finished: continue it with `trajstitch learn ... --resume`")
+    return run.read_json("result")
+
+
+def _titles(folders: Sequence[Path]) -> list[str]:
+    """Return a name for each folder: its own, with as many of those it lies in as tell it from the others."""
+    parts = [folder.resolve().parts for folder in folders]
+    found = []
+    for own in parts:
+        length = next(
+            (length for length in range(1, len(own)) if sum(own[-length:] == one[-length:] for one in parts) == 1),
+            len(own),
+        )
+        found.append("/".join(own[-length:]))
+    return found
+
+
+def render(entries: Sequence[Entry], sentence: str | None = None, more: str | None = None) -> str:
     """Return the page as HTML."""
     environment = Environment(
         loader=PackageLoader("trajstitch.report", "assets"),
@@ -87,8 +134,10 @@ def render(entries: Sequence[Entry], sentence: str | None = None) -> str:
         entries=entries,
         title=entries[0].title if not several else f"{len(entries)} runs",
         sentence=sentence or (compare.sentence(entries) if several else None),
+        more=more,
+        alone=sum(entry.kind == "stitch" for entry in entries) == 1,
         compared=compare.table(entries) if several else None,
-        compared_scores=data["compare"] is not None,
+        compared_scores=len(data["compare"]["runs"]) if data["compare"] else 0,
         style=Markup((ASSETS / "page.css").read_text(encoding="utf-8")),
         scripts=[Markup(script) for script in scripts],
         policy=_policy(scripts),

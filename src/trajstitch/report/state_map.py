@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Integer
 from scipy.stats import spearmanr
 
 from trajstitch.data.column_roles import column_names
+from trajstitch.data.environments import observation_names
 from trajstitch.data.normaliser import Normaliser
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.report.values import short
@@ -24,12 +25,17 @@ LIMIT = 8.0
 
 @dataclass(frozen=True, eq=False)
 class StateMap:
-    """Axes in the plane: the two directions in which the standardised, controlled columns vary most."""
+    """Axes in the plane: the two directions in which the standardised, controlled columns vary most.
+
+    Two columns are the axes themselves, as they are.
+    """
 
     scale: Normaliser
     columns: Integer[np.ndarray, " used"]
     """The columns that count."""
     axes: Float[np.ndarray, "used 2"]
+    origin: Float[np.ndarray, " 2"]
+    """What the axes show of a mean state."""
     explained: float
     """Share of the variance that the two axes show."""
 
@@ -39,18 +45,25 @@ class StateMap:
         columns = np.flatnonzero(controlled if controlled.sum() > 1 else np.ones_like(controlled))
         some = states[_some(len(states), SAMPLE)]
         scale = Normaliser.of(some.astype(np.float64))
+        if len(columns) <= 2:
+            mean, std = (part[columns] for part in scale)
+            return cls(scale, columns, np.eye(len(columns), 2) * std[:, None], np.append(mean, 0.0)[:2], 1.0)
         rows = _standardised(scale, some)[:, columns]
         variance, directions = np.linalg.eigh(rows.T @ rows / max(len(rows), 1))
         order = np.argsort(-variance)[:2]
-        axes = np.zeros((len(columns), 2))
-        axes[:, : len(order)] = directions[:, order]
+        axes = directions[:, order]
         axes *= np.where(axes[np.abs(axes).argmax(0), [0, 1]] < 0, -1, 1)  # the sign is arbitrary: make it stable
         total = float(variance.sum())
-        return cls(scale, columns, axes, float(variance[order].sum()) / total if total > 0 else 1.0)
+        return cls(scale, columns, axes, np.zeros(2), float(variance[order].sum()) / total if total > 0 else 1.0)
 
     def place(self, states: Float[np.ndarray, "states columns"]) -> Float[np.ndarray, "states 2"]:
         """Return where states are on the map."""
-        return _standardised(self.scale, states)[:, self.columns] @ self.axes
+        return _standardised(self.scale, states)[:, self.columns] @ self.axes + self.origin
+
+    @property
+    def digits(self) -> int:
+        """Significant digits of a place: columns that are shown as they are may vary little around a large value."""
+        return 3 if len(self.columns) > 2 else 6
 
     def axis_names(self, names: list[str]) -> list[str]:
         """Return what each axis shows, by the columns that weigh most."""
@@ -87,8 +100,8 @@ def states_payload(data: Trajectories, made: StateMap, value: Float[np.ndarray, 
     episode = data.episode_of_step[steps]
     names = shown_names(data)
     return {
-        "x": short(place[:, 0], 3),
-        "y": short(place[:, 1], 3),
+        "x": short(place[:, 0], made.digits),
+        "y": short(place[:, 1], made.digits),
         "value": short(value[steps], 3),
         "episode": episode.tolist(),
         "step": (steps - data.offsets[episode]).tolist(),
@@ -101,8 +114,11 @@ def states_payload(data: Trajectories, made: StateMap, value: Float[np.ndarray, 
 
 
 def shown_names(data: Trajectories) -> list[str]:
-    """Return the columns' names for reading: a bare number says that it is a column."""
-    return [f"column {name}" if name.isdecimal() else name for name in column_names(data)]
+    """Return the columns' names for reading: the data's own, those of its environment, or else their numbers."""
+    names = column_names(data)
+    if all(name.isdecimal() for name in names):
+        names = observation_names(data.metadata, len(names)) or [f"column {name}" for name in names]
+    return [f"column {name}" if name.isdecimal() else name for name in names]
 
 
 def reward_to_come(data: Trajectories) -> Float[np.ndarray, " steps"]:

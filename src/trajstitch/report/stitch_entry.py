@@ -11,15 +11,26 @@ from trajstitch.data import ragged
 from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.data.environments import normalised, reference
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.report.entry import Entry, Table, config_text, record_of
+from trajstitch.report.card import card
+from trajstitch.report.entry import Entry, Table, config_text, record_of, short_source
 from trajstitch.report.gain import gain_interval
 from trajstitch.report.state_map import StateMap, reward_to_come, shown_names, states_payload, telling_columns
 from trajstitch.report.stitch_run import StitchRun, states_kept
 from trajstitch.report.trust import stitching_reasons
-from trajstitch.report.values import number, percent, plural, short
+from trajstitch.report.values import number, percent, short
 from trajstitch.report.viewer import choose_trajectories, jumps_payload, trajectory_payload
+from trajstitch.stitching.capacity import capacity
 from trajstitch.storage.runs import damaged
 
+SHOWN_ELSEWHERE = ("jumps_may_miss",)
+ALSO = {
+    "median_consistency": "half of the steps are missed by less than {} of their length",
+    "90%_consistency": "90 % of them by less than {}",
+    "told_by_the_step_before": "the step before would explain {} more",
+    "told_by_its_change": "its change alone {}",
+    "told_by_its_action": "its action alone {}",
+}
+"""Fit reports' other metrics, in words."""
 BINS = 40
 STATES, JUMPS, TRAJECTORIES = 5_000, 600, 24
 """States and jumps on the map, and trajectories in the viewer, of a page with one run."""
@@ -34,6 +45,7 @@ def stitch_entry(run: StitchRun, share: float = 1.0) -> Entry:
         charts["lengths"] = _histograms(run, "lengths")
     if run.reports:
         tables["models"] = _models(run)
+        charts |= _doubt(run)
     if run.after is not None:
         tables["limits"] = _limits(run)
         tables["passes"] = _passes(run)
@@ -50,6 +62,7 @@ def stitch_entry(run: StitchRun, share: float = 1.0) -> Entry:
     return Entry(
         title=run.title,
         kind="stitch",
+        what=f"stitching of {short_source(str(run.facts.get('config', {}).get('source')))}",
         headline=headline(run),
         reasons=stitching_reasons(run),
         figures=_figures(run),
@@ -58,7 +71,16 @@ def stitch_entry(run: StitchRun, share: float = 1.0) -> Entry:
         charts=charts,
         tables=tables,
         notes=notes,
+        card=_card(run),
     )
+
+
+def _card(run: StitchRun) -> str | None:
+    """Return the data card, as `stitch` writes it beside what it saves; None without the source data."""
+    if run.before is None:
+        return None
+    target = str({**run.facts.get("config", {}), **run.facts.get("job", {})}.get("target", run.title))
+    return card(run.before, run.after or run.before, run.reports, run.facts, uri=target, reason=run.reason)
 
 
 def headline(run: StitchRun) -> str:
@@ -126,7 +148,7 @@ def _models(run: StitchRun) -> Table:
         baseline, explained = metrics.pop("baseline", None), metrics.pop("R²", None)
         name = next(iter(metrics), None)
         value = None if name is None else metrics.pop(name)
-        more = ", ".join(f"{key.replace('_', ' ')} {number(one)}" for key, one in metrics.items())
+        more = "; ".join(_also(key, one) for key, one in metrics.items() if key not in SHOWN_ELSEWHERE)
         rows.append(
             (
                 report.model,
@@ -138,7 +160,12 @@ def _models(run: StitchRun) -> Table:
                 more or "–",
             )
         )
-    return Table(("model", "measure", "held out", "baseline", "explained", "better", "also measured"), rows)
+    return Table(("model", "measure", "held out", "baseline", "explained", "beats it", "also measured"), rows)
+
+
+def _also(name: str, value: float) -> str:
+    known = ALSO.get(name)
+    return f"{name.replace('_', ' ')} {number(value)}" if known is None else known.format(percent(value))
 
 
 def _limits(run: StitchRun) -> Table:
@@ -148,10 +175,18 @@ def _limits(run: StitchRun) -> Table:
         if "jumps_may_miss" in report.metrics:
             share = percent(report.metrics["jumps_may_miss"])
             rows.append(("A jump may miss its target by", f"{share} of its length", "from held-out logged steps"))
+    if run.precedent is not None:
+        near = f"{percent(run.precedent)} of its length"
+        rows.append(("A logged step like the jump must be within", near, "from logged steps: one in ten has one"))
+    most = run.config.get("plan", {}).get("max_visits")
+    if isinstance(most, int | float) and run.before is not None:
+        visits, uses = capacity(len(run.before), most)
+        rows.append(("Trajectories that may visit a state", f"{visits:,}", "from the number of trajectories"))
+        rows.append(("Trajectories that may make the same jump", f"{uses:,}", "from the number of trajectories"))
     for name, test in run.config.get("tests", {}).items():
         for key in ("limit", "margin"):
             if isinstance(test, dict) and isinstance(test.get(key), int | float):
-                rows.append((f"Test “{name}”, {key}", number(test[key]), "setting"))
+                rows.append((f"Jump test “{name}”: {key}", number(test[key]), "setting"))
     if run.candidates:
         passed = f"{run.edges:,} of {run.candidates:,} ({percent((run.edges or 0) / run.candidates)})"
         rows.append(("Possible jumps that passed every test", passed, "counted"))
@@ -213,12 +248,15 @@ def _map(run: StitchRun, share: float) -> tuple[dict[str, Any], dict[str, str]]:
     }
     of = f" of the stitching with seed {first.seed}" if len(run.stitchings) > 1 else ""
     drawn = (_sampled(len(points["x"]), points["of"], "state"), _sampled(len(jumps["from"]), jumps["of"], "jump"))
-    axes = (
-        f"the two main directions of {plural(points['columns'], 'standardised column')}, with {percent(made.explained)}"
-    )
+    axes = "The axes are the two main directions in which the columns that actions control vary"
+    axes = f"{axes}: they show {percent(made.explained)} of the variance of {points['columns']} standardised columns."
+    if points["columns"] <= 2:
+        axes = "The axes are the columns themselves."
     viewed = f"{_sampled(len(shown), total, 'rebuilt trajectory')}{of}, from the largest gain to the smallest"
+    if run.simulator is None:
+        viewed += ". Where there is a simulator, trajstitch simulate adds each jump’s true miss"
     notes = {
-        "map": f"{drawn[0]} and {drawn[1].lower()}{of}. The axes are {axes} of the variance.",
+        "map": f"{drawn[0]} and {drawn[1].lower()}{of}. {axes}",
         "viewer": f"{viewed}. The columns are those whose values tell most about the reward to come.",
     }
     return charts, notes
@@ -272,6 +310,12 @@ def _consistency(run: StitchRun) -> dict[str, Any]:
             "count": len(values),
         }
     }
+
+
+def _doubt(run: StitchRun) -> dict[str, Any]:
+    """Return whether the forward ensemble errs on held-out steps where its members are apart."""
+    found = next((report.calibration for report in run.reports if report.calibration), None)
+    return {} if found is None else {"doubt": short(np.array(found, np.float64))}
 
 
 def _calibration(run: StitchRun) -> dict[str, Any]:

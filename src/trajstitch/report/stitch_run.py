@@ -16,6 +16,8 @@ from trajstitch.report.jumps import JumpTable, jump_table
 from trajstitch.stitching.config import ColumnChoice
 from trajstitch.stitching.guards import hidden_state
 from trajstitch.stitching.layout import place, read_graph, read_result
+from trajstitch.stitching.nearby import nearest_precedent
+from trajstitch.stitching.precedent import NEAR
 from trajstitch.stitching.result import assemble
 from trajstitch.storage.runs import Run, damaged
 
@@ -54,6 +56,8 @@ class StitchRun:
     """Possible jumps that were tested."""
     edges: int | None = None
     """Those that passed every test."""
+    precedent: float | None = None
+    """How far a jump's precedent may be, over its length."""
     simulator: dict[str, Any] | None = None
     """The simulator check's summary, if there is one."""
 
@@ -63,8 +67,8 @@ class StitchRun:
         return {**self.facts.get("config", {}), **self.facts.get("job", {})}.get("stitching", {})
 
 
-def read_stitch_runs(run: Run) -> Iterator[StitchRun]:
-    """Yield what a stitching's folder holds: once, or once for each of its seeds."""
+def read_stitch_runs(run: Run, name: str | None = None) -> Iterator[StitchRun]:
+    """Yield what a stitching's folder holds, once for each of its seeds; `name` is in place of the folder's."""
     first, seeds = run.fact("seed", int), run.fact("seeds", int)
     _check_facts(run)
     before, missing = None, None
@@ -73,7 +77,7 @@ def read_stitch_runs(run: Run) -> Iterator[StitchRun]:
     except InputError as error:
         missing = str(error)
     for seed in range(first, first + seeds):
-        title = run.folder.resolve().name + (f", seed {seed}" if seeds > 1 else "")
+        title = (name or run.folder.resolve().name) + (f", seed {seed}" if seeds > 1 else "")
         yield _read(run, title, seed, before, missing)
 
 
@@ -113,13 +117,15 @@ def _read(run: Run, title: str, seed: int, before: Trajectories | None, missing:
     }
     if not finished:
         return StitchRun(**known, after=None, reason=_reason(run, seed))
-    stitchings, passes, counts = [], [], []
+    stitchings, passes, counts, precedents = [], [], [], []
     for number, where in finished:
         data, made = _result(run, where.own, before)
         graph = None
         if before is not None and run.has(f"{where.shared}graph"):
             graph = read_graph(run, where.shared, before)
             counts.append((graph.candidates, len(graph.edges)))
+            if (near := nearest_precedent(graph.logged)) is not None:
+                precedents.append(max(NEAR, near))
         stitchings.append(Stitching(data, _jumps(run, where.own, before, data, graph), number))
         passes += [{"seed": number, **one} for one in made] if count > 1 else made
     complete = len(counts) == len(finished)
@@ -132,6 +138,7 @@ def _read(run: Run, title: str, seed: int, before: Trajectories | None, missing:
         passes=tuple(passes),
         candidates=sum(tested) if complete and len(tested) == len(counts) else None,
         edges=sum(kept for _, kept in counts) if complete else None,
+        precedent=max(precedents, default=None),
         simulator=run.read_json(simulator) if run.path(f"{simulator}.json").is_file() else None,
     )
 
@@ -181,9 +188,11 @@ def _reports(run: Run, where: str) -> list[FitReport]:
         return []
     _, facts = run.read(f"{where}models")
     with damaged(path):
-        found = [FitReport(**one) for one in json.loads(facts["reports"])]
+        found = [FitReport.from_json(one) for one in json.loads(facts["reports"])]
         if not all(isinstance(value, int | float) for one in found for value in one.metrics.values()):
             raise TypeError("a metric is no number")
+        for one in found:
+            np.array(one.calibration, np.float64).reshape(-1, 4)
     return found
 
 

@@ -8,7 +8,7 @@ from trajstitch.errors import InputError
 from trajstitch.evaluation.compare import LOGGED
 from trajstitch.evaluation.scores import Interval, Summary
 from trajstitch.policies.policy import checkpoints
-from trajstitch.report.entry import Entry, Table, config_text, record_of
+from trajstitch.report.entry import Entry, Table, config_text, record_of, short_source
 from trajstitch.report.trust import own_verdict, training_reasons
 from trajstitch.report.values import number, percent, short
 from trajstitch.storage.runs import Run, damaged
@@ -17,7 +17,7 @@ CURVE = 400
 """Points of a learning curve, at most."""
 
 
-def train_entry(run: Run) -> Entry:
+def train_entry(run: Run, title: str) -> Entry:
     """Return what the page shows of a training; with scores or estimates, if `evaluate` stored some."""
     found = checkpoints(run.folder)
     if not found:
@@ -32,13 +32,18 @@ def train_entry(run: Run) -> Entry:
     if estimate is not None:
         tables["estimates"] = _estimates(estimate)
     config = {name: value for name, value in run.config.items() if name not in ("columns",)}
+    record = record_of(run.facts, run.config)
+    if run.has("seconds"):
+        with damaged(run.path("seconds.json")):
+            record.append(("Time taken", f"training {float(run.read_json('seconds')['training']):,.0f} s"))
     return Entry(
-        title=run.folder.resolve().name,
+        title=title,
         kind="train",
+        what=f"{run.config.get('policy', 'policy')} of {_learned_from(run)}",
         headline=headline(run, scores, estimate),
         reasons=training_reasons(errors, scores, estimate),
         figures=_figures(run, scores, errors, len(found)),
-        record=record_of(run.facts, run.config),
+        record=record,
         config=config_text(config),
         charts=charts,
         tables=tables,
@@ -49,20 +54,23 @@ def train_entry(run: Run) -> Entry:
 
 def headline(run: Run, scores: dict[str, Any] | None, estimate: dict[str, Any] | None) -> str:
     """Return in one sentence what the policies achieve."""
-    policy, source = run.config.get("policy", "policy"), run.config.get("source", "the data")
-    top = run.config.get("top", 1.0)
-    learned = f"{source}" if top == 1.0 else f"the best {percent(top)} of {source}"
+    policy, learned = run.config.get("policy", "policy"), _learned_from(run)
     if scores is not None:
         unit = "return" if scores.get("reference") is None else "score"
         iqm = scores["last"]["iqm"]
         interval = "" if iqm["low"] is None else f" (95 % interval {number(iqm['low'])} to {number(iqm['high'])})"
         return (
-            f"Policies trained by {policy} on {learned} reach a {unit} of {number(iqm['value'])}{interval}, where the "
-            f"data’s own mean is {number(scores['data']['score'])}."
+            f"Policies trained by {policy} on {learned} reach a {unit} of {number(iqm['value'])}{interval}; "
+            f"the mean of what they learned from is {number(scores['data']['score'])}."
         )
     if estimate is not None:
         return f"Policies were trained by {policy} on {learned}. {estimate['sentence']}"
     return f"Policies were trained by {policy} on {learned}; `trajstitch evaluate` has not scored them yet."
+
+
+def _learned_from(run: Run) -> str:
+    source, top = short_source(str(run.config.get("source", "the data"))), run.config.get("top", 1.0)
+    return source if top == 1.0 else f"the best {percent(top)} of {source}"
 
 
 def _scores(run: Run) -> dict[str, Any] | None:
@@ -179,7 +187,7 @@ def _table(scores: dict[str, Any] | None, errors: dict[str, Any] | None) -> Tabl
             if key in scores:
                 part = Summary.from_json(scores[key])
                 rows.append((name, str(part), str(part.iqm), _listed(part.scores)))
-        rows.append(("the data's own mean", f"{scores['data']['score']:.1f}", "–", "–"))
+        rows.append(("mean of what they learned from", f"{scores['data']['score']:.1f}", "–", "–"))
     if errors is not None:
         where = "held-out" if errors["held_out"] else "training"
         values = [float(value) for value in errors["action_error"]]

@@ -18,7 +18,7 @@ Light = Literal["green", "amber", "red"]
 LIGHTS: tuple[Light, ...] = ("green", "amber", "red")
 WORDS: dict[str, dict[Light, str]] = {
     "stitch": {"green": "Trust it", "amber": "Check it first", "red": "Do not trust it yet"},
-    "train": {"green": "Better than its data", "amber": "Not certain", "red": "Not good enough"},
+    "train": {"green": "Better than its data", "amber": "Not certain", "red": "Worse than its data"},
 }
 """What each light means, of a stitching and of a training."""
 
@@ -89,17 +89,16 @@ def training_reasons(
         found.append(Reason("amber", "The policies have not been rolled out: there are no scores."))
         return found
     last, data = scores["last"], scores["data"]["score"]
+    mean = f"the mean of what they learned from, {number(data)}"
     low, high = last["iqm"]["low"], last["iqm"]["high"]
     if low is None:
         found.append(Reason("amber", f"{_seeds(len(last['scores']))} too little about chance: train more."))
     elif low > data:
-        found.append(
-            Reason("green", f"Even the interval's low end, {number(low)}, is above the data's {number(data)}.")
-        )
+        found.append(Reason("green", f"Even the interval's low end, {number(low)}, is above {mean}."))
     elif high < data:
-        found.append(Reason("red", f"The policies score below the data they learned from ({number(data)})."))
+        found.append(Reason("red", f"The policies score below {mean}."))
     else:
-        text = f"The interval, {number(low)} to {number(high)}, includes the data's own score ({number(data)})"
+        text = f"The interval, {number(low)} to {number(high)}, includes {mean}"
         found.append(Reason("amber", f"{text}: more seeds or episodes would tell."))
     if scores.get("steps", 0) < scores.get("of_steps", 0):
         found.append(Reason("amber", f"Training is unfinished: {scores['steps']:,} of {scores['of_steps']:,} steps."))

@@ -30,7 +30,7 @@ def percent(share: float | None) -> str:
         return "–"
     if 0 < share < 5e-4:
         return "less than 0.1 %"
-    return f"{100 * share:.{1 if abs(share) < 0.1 else 0}f} %".replace("-", "−")
+    return f"{100 * share:.{1 if 0 < abs(share) < 0.1 else 0}f} %".replace("-", "−")
 
 
 def plural(count: int, noun: str) -> str:

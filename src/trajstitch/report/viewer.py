@@ -63,8 +63,8 @@ def trajectory_payload(
         "return": float(earned[-1]),
         "gain": float(gain),
         "point": points.tolist(),
-        "x": short(place[:, 0], 3),
-        "y": short(place[:, 1], 3),
+        "x": short(place[:, 0], made.digits),
+        "y": short(place[:, 1], made.digits),
         "earned": short(earned[points]),
         "columns": [short(states[:, column].astype(np.float64)) for column in columns],
         "stretches": _stretches(origin.source_episode[steps], origin.source_step[steps], origin.stitched[steps]),
@@ -114,8 +114,8 @@ def jumps_payload(after: Trajectories, jumps: JumpTable, made: StateMap, most: i
     states = after.filled().observations
     start, end = made.place(states[rows]), made.place(states[rows + 1])
     return {
-        "from": short(start, 3),
-        "to": short(end, 3),
+        "from": short(start, made.digits),
+        "to": short(end, made.digits),
         "trajectory": after.episode_of_step[jumps.step[chosen]].tolist(),
         "reward": short(jumps.reward[chosen], 3),
         "consistency": short(jumps.scores["consistency"][chosen], 3) if "consistency" in jumps.scores else None,

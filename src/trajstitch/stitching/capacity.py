@@ -36,6 +36,12 @@ RETRY_PARTS = 2
 """Parts in which trajectories that were not rebuilt are tried again."""
 
 
+def capacity(trajectories: int, max_visits: float) -> tuple[int, int]:
+    """Return how many trajectories may visit a state, and how many of them may make the same jump."""
+    visits = max(math.ceil(trajectories**0.5), round(max_visits * trajectories))
+    return visits, max(MIN_USES, visits // VISITS_A_JUMP)
+
+
 def plan_with_capacity(
     data: Trajectories,
     graph: StitchGraph,
@@ -53,9 +59,8 @@ def plan_with_capacity(
         rewards = replace(rewards, jump=np.zeros(0))
     free = solve(problem, config)
     chosen = PlannedEdges(graph, free.values)
-    capacity = max(math.ceil(len(data) ** 0.5), round(config.max_visits * len(data)))
-    most_uses = max(MIN_USES, capacity // VISITS_A_JUMP)
-    logger.info(f"at most {capacity:,} trajectories may visit a state, and {most_uses:,} may make the same jump")
+    most_visits, most_uses = capacity(len(data), config.max_visits)
+    logger.info(f"at most {most_visits:,} trajectories may visit a state, and {most_uses:,} may make the same jump")
     logged = result = Paths.of(data)
     rebuilt, proposed = np.zeros(len(data), bool), np.zeros(len(data), bool)
     jumps = np.zeros(len(data), int)
@@ -68,11 +73,11 @@ def plan_with_capacity(
         for part in parts:
             visits = count_visits(result)
             uses = count_uses(result, graph)
-            full, used_up = visits >= capacity, uses >= most_uses
+            full, used_up = visits >= most_visits, uses >= most_uses
             around, walkers = problem.around(full, used_up), np.sort(part[~rebuilt[part]])
             solution = solve(around, config) if full.any() or used_up.any() else free
             actions = ActionValues.of(around, solution.values, graph.offsets)
-            room = Room(capacity - visits, most_uses - uses)
+            room = Room(most_visits - visits, most_uses - uses)
             best = BestFreeAction(graph, actions, room, None if rewards is None else rewards.stops)
             walks = walk(logged, graph, best, rules.longest(logged), walkers, beyond_ends=True)
             new = propose(logged, walks, chosen, scorer, rules, key, result.jumps, rewards)

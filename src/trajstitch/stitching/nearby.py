@@ -18,6 +18,13 @@ NEAREST = 0.1
 """Share of the logged steps whose precedents are as near as a jump's has to be."""
 
 
+def nearest_precedent(logged: dict[str, np.ndarray]) -> float | None:
+    """Return how near one in ten logged steps has a precedent, by their scores; None where these aren't known."""
+    apart = logged.get("precedent", np.empty(0))
+    apart = apart[~np.isnan(apart)]
+    return float(np.quantile(apart, NEAREST)) if len(apart) else None
+
+
 @dataclass(frozen=True)
 class Nearby:
     """The logged steps at and near each node."""
@@ -49,9 +56,7 @@ class Nearby:
             np.maximum.at(error, ragged.owners(np.diff(neighbours.offsets)), own[neighbours.index])
             known = is_moving(np.nan_to_num(logged["length"]))
             usual = float(np.median(error[known] / logged["length"][known])) if known.any() else 0.0
-        apart = logged.get("precedent", np.empty(0))
-        apart = apart[~np.isnan(apart)]
-        made = cls(neighbours, steps, error, usual, float(np.quantile(apart, NEAREST)) if len(apart) else 0.0)
+        made = cls(neighbours, steps, error, usual, nearest_precedent(logged) or 0.0)
         if before is not None and before.neighbours is neighbours:
             vars(made)["table"] = before.table
         return made

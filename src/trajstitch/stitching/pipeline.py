@@ -274,7 +274,7 @@ class Stages:
             _, facts = self.run.read(file)
             with damaged(self.run.path(f"{file}.safetensors")):
                 stored, seen = json.loads(facts["report"]), StepBefore(**json.loads(facts["step_before"]))
-                report = None if stored is None else FitReport(**stored)
+                report = None if stored is None else FitReport.from_json(stored)
             if seen and not self.step_before:
                 self._see(seen)
             if seen == self.step_before:
@@ -296,7 +296,7 @@ class Stages:
     def _read_models(self, run: Run) -> tuple[Models, list[FitReport]]:
         _, facts = run.read("models")
         with damaged(run.path("models.safetensors")):
-            reports = [FitReport(**report) for report in json.loads(facts["reports"])]
+            reports = [FitReport.from_json(report) for report in json.loads(facts["reports"])]
             self._see(StepBefore(**json.loads(facts["step_before"])))
         return run.read_tree("models", like=untrained_models(self.config, self.data, self.models_key)), reports
 

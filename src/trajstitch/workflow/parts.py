@@ -1,12 +1,12 @@
 """The runs inside a run of `learn`: its stitching and its trainings, for all that takes those."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
 from trajstitch.policies.train import HELD_OUT, split_episodes
-from trajstitch.storage.runs import Run, damaged
+from trajstitch.storage.runs import Run
 from trajstitch.workflow.methods import METHODS
 
 STITCHING = "stitch"
@@ -39,25 +39,6 @@ def trainings_of(folders: Iterable[Path]) -> list[Path]:
             raise InputError(f"{folder}: `learn` has trained nothing yet: continue it with `resume=True`")
         found += inside
     return found
-
-
-def shown(folders: Sequence[Path]) -> tuple[list[Path], str | None]:
-    """Return the runs that a page shows, and the sentence it begins with, which is that of a single `learn`."""
-    found = []
-    for folder in folders:
-        stitched = is_learned(folder) and (folder / STITCHING / "run.json").is_file()
-        found += [*([folder / STITCHING] if stitched else []), *trainings_of([folder])]
-    run = Run.open(folders[0]) if len(folders) == 1 else None
-    if run is None or not is_learned(run.folder) or not run.has("result"):
-        return found, None
-    result = run.read_json("result")
-    with damaged(run.path("result.json")):
-        return found, sentence_of(result["verdict"], str(result["why"]))
-
-
-def sentence_of(verdict: str | None, why: str) -> str:
-    """Return how the page of `learn` begins: whether stitching pays, and what was chosen."""
-    return why if verdict is None else f"{verdict} {why}"
 
 
 def knowing_data(folders: Iterable[Path]) -> list[Path]:

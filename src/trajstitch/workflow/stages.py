@@ -51,7 +51,7 @@ from trajstitch.workflow import verdict
 from trajstitch.workflow.budget import PolicyPlan, StitchPlan, Timings, due, in_words, plan_policies, plan_stitching
 from trajstitch.workflow.choice import Choice, Row, choose_by_estimates, choose_by_rollouts
 from trajstitch.workflow.methods import METHODS, Source
-from trajstitch.workflow.parts import STITCHING, sentence_of
+from trajstitch.workflow.parts import STITCHING
 from trajstitch.workflow.timing import measure
 
 STAGES = ("plan", "stitch", "train", "evaluate", "page")
@@ -113,7 +113,7 @@ class Job:
         with self._stage("evaluate"):
             rows, choice, unit, paid, horizon = self._evaluate(folders, plan, held_out)
         with self._stage("page"):
-            self._page(folders, sentence_of(paid, choice.sentence))
+            self._page(folders, *(one for one in (paid, choice.sentence) if one is not None))
         policy = load_policies(folders[choice.name])[choice.seed]
         chosen = self.run.path("policy.safetensors")
         with self.run.writing():
@@ -369,10 +369,10 @@ class Job:
         steps[np.random.default_rng(0).permutation(data.steps)[:MOST_STEPS]] = True
         return {name: action_errors(group, data, steps)["action_error"] for name, group in policies.items()}
 
-    def _page(self, folders: dict[str, Path], sentence: str) -> None:
+    def _page(self, folders: dict[str, Path], sentence: str, more: str | None = None) -> None:
         stitching = self.run.path(STITCHING)
         runs = [*([stitching] if (stitching / "run.json").is_file() else []), *folders.values()]
         try:
-            write_page(runs, self.run.path("report.html"), sentence)
+            write_page(runs, self.run.path("report.html"), sentence, more)
         except InputError as error:
             logger.warning(f"the page can't be written: {error}")

@@ -42,7 +42,7 @@
   });
   // Ends that are no round numbers carry no label.
   const between = (min, max) => ({ min, max, axisLabel: { ...axis().axisLabel, showMinLabel: false, showMaxLabel: false } });
-  const shares = () => axis({ scale: false, min: 0, max: (found) => (found.max > 0.8 && found.max <= 1 ? 1 : null), splitNumber: 3, axisLabel: { color: color("quiet"), fontSize: 11, formatter: percent } });
+  const shares = (...series) => axis({ scale: false, min: 0, ...(Math.max(...series.flat()) > 0.8 ? { max: 1, interval: 0.25 } : {}), splitNumber: 3, axisLabel: { color: color("quiet"), fontSize: 11, formatter: percent } });
   const base = (more) => ({
     animation: false,
     textStyle: { fontFamily: getComputedStyle(document.body).fontFamily, color: color("ink") },
@@ -72,7 +72,7 @@
       return tip(`${number(found.edges[at])} to ${number(found.edges[at + 1])}`, ...shown);
     };
     const ends = { ...between(found.edges[0], found.edges[found.edges.length - 1]), minInterval: whole ? 1 : 0 };
-    return base({ xAxis: axis({ ...ends, splitLine: { show: false } }), yAxis: shares(), series, tooltip: along(inBin) });
+    return base({ xAxis: axis({ ...ends, splitLine: { show: false } }), yAxis: shares(found.before?.share ?? [], found.after?.share ?? []), series, tooltip: along(inBin) });
   };
 
   const limitLine = (at, key, label) => ({
@@ -89,7 +89,7 @@
     };
     const ends = between(0, found.edges[found.edges.length - 1]);
     const grid = { ...base().grid, top: 24, right: 24 };
-    return base({ grid, xAxis: axis({ ...ends, splitLine: { show: false } }), yAxis: shares(), series: [series], tooltip: along(inBin) });
+    return base({ grid, xAxis: axis({ ...ends, splitLine: { show: false } }), yAxis: shares(found.share), series: [series], tooltip: along(inBin) });
   };
 
   // A line with a band around it; `rows` are [x, low, middle, high].
@@ -109,15 +109,28 @@
       return tip(`tenth ${items[0].dataIndex + 1} of the possible jumps`, `true miss: ${percent(row[1])} of the length`, `half are between ${percent(row[0])} and ${percent(row[2])}`);
     };
     return base({
-      xAxis: axis({ min: 1, max: Math.max(found.length, 2), interval: 1, splitLine: { show: false } }), yAxis: shares(),
+      xAxis: axis({ min: 1, max: Math.max(found.length, 2), interval: 1, splitLine: { show: false } }), yAxis: shares([]),
       series: banded(found.map((row, at) => [at + 1, ...row]), color("accent")), tooltip: along(shown),
     });
   };
 
+  const doubt = (found) => {
+    const shown = (items) => {
+      const [apart, low, middle, high] = found[items[0].dataIndex];
+      return tip(`members apart by ${number(apart, 3)}`, `true miss ${number(middle, 3)}`, `half are between ${number(low, 3)} and ${number(high, 3)}`);
+    };
+    return base({
+      grid: { ...base().grid, bottom: 22 },
+      xAxis: axis({ name: "members apart by", nameLocation: "middle", nameGap: 24, splitLine: { show: false } }), yAxis: axis({ scale: false, min: 0, splitNumber: 3 }),
+      series: banded(found, color("accent")), tooltip: along(shown),
+    });
+  };
+
   const scores = (found) => {
+    if (found.steps.length === 1) return compare({ unit: found.unit, runs: [{ name: "", scores: found.scores[0], seeds: found.seeds, iqm: found.iqm[0], data: found.data }] });
     const dots = found.steps.flatMap((step, at) => found.scores[at].map((score, seed) => [step, score, found.seeds[seed]]));
     const lines = banded(found.steps.map((step, at) => [step, found.iqm[at].low, found.iqm[at].value, found.iqm[at].high]), color("accent"));
-    lines[2].markLine = limitLine(found.data, "yAxis", "data");
+    lines[2].markLine = limitLine(found.data, "yAxis", "learned from");
     lines[2].tooltip = { formatter: (item) => tip(`${number(item.value[0])} steps`, `interquartile mean ${number(item.value[1])}`) };
     const seeds = {
       name: "seeds", type: "scatter", data: dots, symbolSize: 7, itemStyle: { color: color("deep"), opacity: 0.55 },
@@ -156,7 +169,7 @@
       },
       series: [
         { type: "scatter", data: [], markLine: { silent: true, symbol: "none", label: { show: false }, lineStyle: { color: color("accent"), width: 8, opacity: 0.3, type: "solid" }, data: intervals } },
-        mark("mean of the data", found.runs.map((run, row) => [run.data, row]), [2, 22], color("logged")),
+        mark("mean of what they learned from", found.runs.map((run, row) => [run.data, row]), [2, 22], color("logged")),
         mark("interquartile mean", found.runs.map((run, row) => [run.iqm.value, row]), [4, 22], color("accent")),
         {
           name: "seed", type: "scatter", data: dots, symbolSize: 8, itemStyle: { color: color("deep"), opacity: 0.6 },
@@ -194,9 +207,20 @@
         { coord: [trajectory.x[arrow.at], trajectory.y[arrow.at]], lines: jumpLines(arrow.jump) },
         { coord: [trajectory.x[arrow.to], trajectory.y[arrow.to]] },
       ]);
+  // What jump tests measured, as a reader says it.
+  const SCORES = {
+    consistency: ["predicted miss, beyond the usual", (value) => `${percent(value)} of its length`],
+    error: ["predicted miss, in standard deviations", (value) => number(value, 3)],
+    precedent: ["distance of its precedent", (value) => `${percent(value)} of the limit`],
+    lowest_reward: ["lowest reward any model predicts", (value) => number(value)],
+  };
+  const scoreOf = (name, value) => {
+    const [words, written] = SCORES[name] ?? [name.replaceAll("_", " "), (one) => number(one, 3)];
+    return [words, value === null ? "–" : written(value)];
+  };
   const jumpLines = (jump) => [
     `jump at step ${jump.at}`, `predicted reward ${number(jump.reward)}`,
-    ...Object.entries(jump.scores).map(([name, value]) => `${name.replaceAll("_", " ")} ${number(value)}`),
+    ...Object.entries(jump.scores).map(([name, value]) => scoreOf(name, value).join(": ")),
     jump.miss === null ? "" : `true miss ${percent(jump.miss)}`,
   ];
 
@@ -220,7 +244,7 @@
       },
     }));
     const arrows = trajectory ? arrowsOf(trajectory) : jumps.from.map((from, at) => [
-      { coord: from, lines: [`jump in trajectory ${named(names.trajectories, jumps.trajectory[at])}`, `predicted reward ${number(jumps.reward[at])}`, jumps.consistency ? `consistency ${number(jumps.consistency[at])}` : ""] },
+      { coord: from, lines: [`jump in trajectory ${named(names.trajectories, jumps.trajectory[at])}`, `predicted reward ${number(jumps.reward[at])}`, jumps.consistency ? scoreOf("consistency", jumps.consistency[at]).join(": ") : ""] },
       { coord: jumps.to[at] },
     ]);
     // The path is broken where it jumps, which arrows show.
@@ -278,7 +302,7 @@
         {
           name, type: "line", xAxisIndex: at, yAxisIndex: at, symbol: "none", data: shown.point.map((point, place) => [point, values[place]]),
           color: color(at === rows.length - 1 ? "accent" : "deep"), lineStyle: { width: 1.5 },
-          markArea: { silent: true, itemStyle: { color: color("panel") }, data: bands },
+          markArea: { silent: true, itemStyle: { color: color("line"), opacity: 0.55 }, data: bands },
           markLine: { silent: true, symbol: "none", label: { show: false }, lineStyle: { color: color("accent"), width: 1, type: "solid", opacity: 0.8 }, data: shown.jumps.map((jump) => ({ xAxis: jump.at + 0.5 })) },
         },
         { id: `cursor-${at}`, type: "line", xAxisIndex: at, yAxisIndex: at, data: [], markLine: cursorLine(step) },
@@ -301,7 +325,7 @@
       fact("action", jump.action.map((value) => number(value, 3)).join(", "));
       fact("predicted reward", number(jump.reward));
       if (jump.logged_reward !== null) fact("reward logged here", number(jump.logged_reward));
-      Object.entries(jump.scores).forEach(([name, value]) => fact(name.replaceAll("_", " "), number(value, 3)));
+      Object.entries(jump.scores).forEach(([name, value]) => fact(...scoreOf(name, value)));
       if (jump.margin !== null) fact("likelihood margin", number(jump.margin));
       fact("true miss in the simulator", jump.miss === null ? "not checked" : `${percent(jump.miss)} of its length`);
       lines.push(facts);
@@ -309,7 +333,7 @@
     place.replaceChildren(...lines);
   };
 
-  const DRAW = { returns: histogram, lengths: (found, entry) => histogram(found, entry, true), map, viewer, consistency, calibration, scores, curves, compare };
+  const DRAW = { returns: histogram, lengths: (found, entry) => histogram(found, entry, true), map, viewer, consistency, doubt, calibration, scores, curves, compare };
   const redraw = (entry, name) => charts.filter((one) => one.entry === entry && one.name === name).forEach((one) => one.draw());
 
   const moveTo = (entry, step) => {
@@ -396,15 +420,19 @@
   });
   drawAll();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  const PRINTED = { low: 160, tall: 330, curves: 420 };  // heights, as the styles for paper have them
   // Paper is white: print with the light colours, at the width of a page.
   addEventListener("beforeprint", () => {
     document.documentElement.classList.add("light");
-    charts.forEach(({ chart, place }) => chart.resize({ width: Math.min(place.clientWidth, place.closest(".pair") ? 320 : 660) }));
+    charts.forEach(({ chart, place }) => {
+      const size = Object.keys(PRINTED).find((name) => place.classList.contains(name));
+      chart.resize({ width: Math.min(place.clientWidth, place.closest(".pair") ? 320 : 660), height: PRINTED[size] ?? place.clientHeight });
+    });
     drawAll();
   });
   addEventListener("afterprint", () => {
     document.documentElement.classList.remove("light");
-    charts.forEach(({ chart }) => chart.resize({ width: "auto" }));
+    charts.forEach(({ chart }) => chart.resize({ width: "auto", height: "auto" }));
     drawAll();
   });
   document.documentElement.dataset.drawn = String(Math.round(performance.now()));
