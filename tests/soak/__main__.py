@@ -19,6 +19,7 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -143,6 +144,8 @@ def cases(kind: str, first: int, count: int) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
                 case += 1
             if case < stop and not stopped.is_set():
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(1)  # it has closed its output, and is about to end
                 ended = process.poll()
                 detail = f"hung for {patience:.0f} s" if ended is None else f"ended with {ended}"
                 yield {"case": case, "verdict": "failed", "detail": detail}

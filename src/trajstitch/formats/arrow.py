@@ -33,6 +33,9 @@ MOST_AT_ONCE = 512
 AT_ONCE = 64 << 20
 """Bytes of columns that are read at a time, unless one has more."""
 
+FARTHEST = 1e100
+"""Times beyond this, infinite ones too, are none."""
+
 COMPRESSED = (".gz", ".bz2", ".lz4", ".zst", ".br")
 """Endings of files that are unpacked while they are read: their size is counted first."""
 
@@ -271,7 +274,7 @@ class Csv:
             return f"{where if row else 'a cell'} {NOT_UTF8}"
         if count:
             return f"{where} has {count[2]} values for {count[1]} columns: the file is damaged or cut short there"
-        return f"is not a CSV file that can be read ({text.splitlines()[0]})"
+        return f"is not a CSV file that can be read ({text.splitlines()[0]}): repair it, or save it again"
 
     def column(self, name: str) -> pa.ChunkedArray:
         return self.table.column(name)
@@ -445,6 +448,11 @@ class Rows:
         values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).copy()
         if np.isnan(values).any():
             self.missing[name] = np.isnan(values)
+        if (beyond := np.abs(values) > FARTHEST).any():
+            row = int(np.argmax(beyond))
+            raise InputError(
+                f"{self.source}: column {name!r} holds {values[row]} in row {row + 1}, which is no time: repair it"
+            )
         return values, None
 
     def _encode(self, name: str, column: pa.ChunkedArray) -> tuple[Integer[np.ndarray, " rows"], pa.Array]:
