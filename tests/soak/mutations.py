@@ -547,7 +547,7 @@ ARROW: tuple[Callable[[int], pa.Array], ...] = (
     lambda rows: pa.array([[("a", 1.0)]] * rows, pa.map_(pa.string(), pa.float32())),
     lambda rows: pa.array([{"a": {"b": [1.0]}}] * rows),
     lambda rows: pa.array([[[[[[1.0]]]]]] * rows),
-    lambda rows: pa.array([b"0" * 16] * rows, pa.uuid()),
+    lambda rows: pa.FixedShapeTensorArray.from_numpy_ndarray(np.ones((rows, 3), np.float32)),
     lambda rows: pa.array([[0.0] * 1_000_000, *[[0.0]] * (rows - 1)], pa.list_(pa.float32())),
     lambda rows: pa.array(["x" * 3_000_000, *["y"] * (rows - 1)]),
     lambda rows: pa.array(["a"] * rows, pa.large_string()),
