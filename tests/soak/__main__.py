@@ -46,8 +46,8 @@ class Kind:
 
 
 KINDS = {
-    "kills": Kind(300, 10, 900, "a job is killed before one of its file events, and repeated: the same files"),
-    "files": Kind(20_000, 0.1, 300, "a damaged file is opened: the right data, or one line, within 10 s and 2 GiB"),
+    "kills": Kind(300, 4, 900, "a job is killed before one of its file events, and repeated: the same files"),
+    "files": Kind(20_000, 0.03, 300, "a damaged file is opened: the right data, or one line, within 10 s and 2 GiB"),
     "flips": Kind(8_000, 0.03, 300, "one bit of a file of ours is flipped: noticed, or the same data"),
     "races": Kind(300, 0.4, 300, "jobs start together on one target or run: one wins, and its data is whole"),
     "faults": Kind(1_500, 0.05, 300, "a file event of a save fails: one line, and the old data or the new is whole"),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
 import numpy as np
 
 import trajstitch
@@ -40,8 +41,11 @@ def write_inputs(folder: Path) -> int:
 
 
 def enter(folder: Path, command: Command) -> int:
-    """Do a job in a folder."""
+    """Do a job in a folder. Beside it lies what was compiled for jobs before: most of their time went into that."""
     os.chdir(folder)
+    jax.config.update("jax_compilation_cache_dir", str(folder.parent / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     os.environ["MINARI_DATASETS_PATH"] = str(folder / "minari")
     config.PRESETS["quick"] = SMALL
     sys.argv = ["trajstitch", "job"]
