@@ -231,7 +231,7 @@ def page(record: Record, call: dict[str, Any]) -> str:
         [
             "# Trust: what was tried to break files, runs and jobs",
             "",
-            "Written by `make soak`, which takes about an hour on 2 cores; `MINUTES=10` does a part of each kind, and "
+            "Written by `make soak`, which takes less than an hour on 2 cores; `MINUTES=10` does a part of each kind, and "
             "the next call goes on from there. Each case is a number and can be tried again alone: `python -m "
             "soak.KIND CASE 1`, with `tests` on the path. A case that failed stands here until a later call passes it.",
             "",
@@ -285,14 +285,18 @@ def main() -> None:
                 due = record.due(kind, numbers)
                 soak(kind, due[: max(1, round(share * len(numbers)))], asked.processes, record)
             tell(kind, record.of(kind))
+            write_page(asked.page, record, call)
     except KeyboardInterrupt:
+        write_page(asked.page, record, call)
         print("stopped; the same command goes on", file=sys.stderr)
         sys.exit(130)
-    finally:
-        if asked.page is not None:
-            asked.page.parent.mkdir(parents=True, exist_ok=True)
-            asked.page.write_text(page(record, call))
     sys.exit(any(one["verdict"] == "failed" and kind in asked.kinds for (kind, _), one in record.found.items()))
+
+
+def write_page(path: Path | None, record: Record, call: dict[str, Any]) -> None:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page(record, call))
 
 
 def tell(kind: str, found: list[dict[str, Any]]) -> None:
