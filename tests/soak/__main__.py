@@ -231,7 +231,7 @@ def page(record: Record, call: dict[str, Any]) -> str:
         [
             "# Trust: what was tried to break files, runs and jobs",
             "",
-            "Written by `make soak`, which takes less than an hour on 2 cores; `MINUTES=10` does a part of each kind, and "
+            "Written by `make soak`, which takes less than an hour on 2 cores; `MINUTES=10` does a part of each, and "
             "the next call goes on from there. Each case is a number and can be tried again alone: `python -m "
             "soak.KIND CASE 1`, with `tests` on the path. A case that failed stands here until a later call passes it.",
             "",
