@@ -40,9 +40,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from world import World  # noqa: E402
-from worlds import UNSEEN, WORLDS  # noqa: E402
+from worlds import ALL, UNSEEN, WORLDS  # noqa: E402
 
-ALL = WORLDS | UNSEEN
 PAGES = ROOT / "docs" / "results"
 EPISODES = 200
 """Episodes that score a policy."""

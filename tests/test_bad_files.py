@@ -111,13 +111,11 @@ def test_parquet_with_two_columns_of_a_name(name, tmp_path):
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "latin-1"])
-def test_csv_in_another_encoding_is_loaded_or_one_line(encoding, tmp_path):
+def test_csv_in_another_encoding_is_refused_in_one_line(encoding, tmp_path):
     text = "épisode,obs,action,reward,done\né,1,1,1,0\né,2,2,2,1\n"
     (tmp_path / "log.csv").write_bytes(text.encode(encoding))
-    if encoding == "latin-1":
-        assert formats.load(f"table:{tmp_path}/log.csv").steps == 2
-    else:
-        assert "neither a CSV nor a Parquet file" in refused(f"table:{tmp_path}/log.csv")
+    said = refused(f"table:{tmp_path}/log.csv")
+    assert ("its header is not UTF-8 text" if encoding == "latin-1" else "neither a CSV nor a Parquet file") in said
 
 
 def test_column_with_a_number_of_5000_digits_is_a_name(tmp_path):
@@ -224,7 +222,11 @@ for _ in range(300):
         *(("findings", value, "finding") for value in (5, [5], [{"check": 1}], [{"check": "a", "detail": "b"}])),
         ("findings", [{"check": "a", "verdict": "evil", "detail": "b"}], "verdict"),
         *(("environment", value, "environment") for value in (5, "no JSON", "{}", "[]", "[" * 10_000)),
-        ("observation_space", '{"type": "Box", "dtype": "float32", "shape": [1000000000], "low": 0, "high": 1}', "Box"),
+        (
+            "observation_space",
+            '{"type": "Box", "dtype": "float32", "shape": [1000000000], "low": 0, "high": 1}',
+            "numbers",
+        ),
         ("observation_space", '{"type": "Box", "dtype": "float32", "shape": [3], "low": NaN, "high": 1}', "Box"),
         ("observation_space", '{"type": "Box", "dtype": "object", "shape": [3], "low": 0, "high": 1}', "Box"),
         ("action_space", '{"type": "Box", "dtype": "float32", "shape": [1], "low": 2, "high": 1}', "Box"),

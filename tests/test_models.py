@@ -15,7 +15,7 @@ from trajstitch.learning.fit import member
 from trajstitch.models.dynamics import Dynamics, fit_dynamics
 from trajstitch.models.fitting import FEWEST_STEPS, limited
 from trajstitch.models.forward import ForwardDynamics, fit_forward, score_all_steps
-from trajstitch.models.hidden_state import told_by_step_before
+from trajstitch.models.hidden_state import Missed, told_by_step_before
 from trajstitch.models.inverse import InverseDynamics, fit_inverse
 from trajstitch.models.reward import GenerativeReward, RegressionReward, crossed, fit_reward, halves, predict_rewards
 from trajstitch.models.value import TwinValue, fit_value, ranking, values
@@ -182,6 +182,36 @@ def test_constant_reward_is_learned_unless_there_is_none(data, reward, learned):
     assert report.beats_baseline is learned
 
 
+def ends_at_a_goal(random: np.random.Generator, lengths: np.ndarray, reached: np.ndarray) -> Trajectories:
+    """Return wandering episodes, of which those that have reached a goal are rewarded once, at their end."""
+    ends = np.cumsum(lengths) - 1
+    rewards, last = np.zeros(lengths.sum(), np.float32), np.zeros(lengths.sum(), bool)
+    rewards[ends], last[ends] = reached, True
+    actions = random.uniform(-1, 1, (lengths.sum(), 2)).astype(np.float32)
+    return Trajectories(
+        observations=random.normal(size=(lengths.sum() + len(lengths), 2)).astype(np.float32).cumsum(0),
+        actions=actions,
+        rewards=rewards,
+        terminated=last & (rewards > 0),
+        truncated=last & (rewards == 0),
+        offsets=np.append(0, ends + 1),
+    )
+
+
+@pytest.mark.parametrize("kind", ["reached at any time", "one long episode"])
+def test_a_reward_that_is_known_beats_its_baseline_whatever_the_lengths(kind):
+    """A model that sees ends knows these rewards, whether an episode of one step is rewarded or a very long one."""
+    random = np.random.default_rng(0)
+    if kind == "reached at any time":
+        reached = np.arange(100) < 12
+        lengths = np.append((1, 2), np.full(98, 60))
+    else:
+        reached, lengths = np.arange(40) < 30, np.append(np.full(39, 12), 3000)
+    data = ends_at_a_goal(random, lengths, reached)
+    _, report = fit_reward(RegressionReward(hidden=(32,), steps=1500, learning_rate=3e-3), data, KEY)
+    assert report.beats_baseline
+
+
 # Columns that actions don't control
 
 
@@ -226,8 +256,8 @@ def test_a_column_that_actions_do_not_control_has_no_weight_however_well_it_is_p
     )
     exogenous = np.array([False, False, True])
     known = ColumnRoles(~exogenous & exogenous, exogenous, ~exogenous & exogenous)
-    assert fit_forward(FORWARD, beside(data, np.concatenate(heat)), KEY)[0].weight[2] > 0.5
-    assert fit_forward(FORWARD, beside(data, np.concatenate(heat)), KEY, known)[0].weight[2] == 0
+    assert fit_forward(FORWARD, beside(data, heat), KEY)[0].weight[2] > 0.5
+    assert fit_forward(FORWARD, beside(data, heat), KEY, known)[0].weight[2] == 0
 
 
 def test_what_is_usual_is_the_median_error_of_logged_steps(data):
@@ -264,7 +294,9 @@ def test_luck_is_no_hidden_state(data):
     missed = np.random.default_rng(1).normal(size=(data.steps, 2))
     steps = np.arange(data.steps)
     walking = replace(data, observations=data.observations + noise.astype(np.float32))
-    assert told_by_step_before(walking, steps, missed) < 0.01 * np.square(missed).sum()
+    train, held = (Missed(part, missed[part]) for part in np.array_split(steps, 2))
+    told = told_by_step_before(walking, train, held, np.ones(2, bool))
+    assert max(told.values()) < 0.01 * np.square(missed).sum()
 
 
 # Rewards of steps that a model has not seen

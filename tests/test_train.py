@@ -273,14 +273,14 @@ def test_training_that_is_killed_at_its_last_step_ends_in_the_same_files(stopped
     def killed(*arguments: Any) -> None:
         real(*arguments)
         if (run / "checkpoints" / "000000020.safetensors").exists() or stopped == "write_tree":
-            raise OSError("killed")
+            raise RuntimeError("killed")
 
     run, bc = tmp_path / "run", BC(steps=20, hidden=(8,))
     where = training.Run if stopped == "write_tree" else training
     real = getattr(where, stopped)
     with monkeypatch.context() as patch:
         patch.setattr(where, stopped, killed)
-        with pytest.raises(OSError, match="killed"):
+        with pytest.raises(RuntimeError, match="killed"):
             training.train_run(swings(), bc, run, 2)
     training.train_run(swings(), bc, run, 2, resume=True)
     training.train_run(swings(), bc, tmp_path / "whole", 2)

@@ -119,6 +119,8 @@ _ALL: tuple[World, ...] = (
     Maze("one-long", "The two-leg maze with one episode of 1,500 steps among short ones.", logged="long and short"),
     Maze("single", "The maze with a single episode of 3,000 steps.", logged="long"),
     Maze("tiny", "The two-leg maze with 5 episodes of 10 steps.", logged="few legs"),
+    Glider("glider-no-velocity", f"A body whose velocity can't be seen: {LEGS}.", hides_velocity=True),
+    Glider("glider-late", "A body whose actions count one step later, which can't be seen.", late=True),
 )
 
 WORLDS: dict[str, World] = {world.name: world for world in _ALL}
@@ -133,8 +135,12 @@ _UNSEEN: tuple[World, ...] = (
     Glider("glider-slip", "The glider with noise on each move.", slip=0.02, stochastic=True, unstable=True),
     Glider("glider-winds", "The glider in one of three winds, in the observation.", winds=3),
     Glider("glider-eight-winds", "The same with eight winds.", winds=8),
-    Glider("glider-no-velocity", "The glider's velocity can't be seen.", hides_velocity=True),
-    Glider("glider-late", "Actions count one step later, which can't be seen.", late=True),
+    Glider(
+        "glider-late-no-velocity",
+        "Actions count one step later, and neither this nor the velocity can be seen.",
+        late=True,
+        hides_velocity=True,
+    ),
     Glider("glider-rounded", "Sensors that round to a fiftieth.", sensor=0.02),
     Glider("glider-coarse", "Sensors that round to a tenth.", sensor=0.1),
     Glider("glider-idle", "One action is always 0.", idle=True),
@@ -150,3 +156,5 @@ _UNSEEN: tuple[World, ...] = (
 
 UNSEEN: dict[str, World] = {world.name: world for world in _UNSEEN}
 """Worlds that were made after the method: nothing in it was chosen with them."""
+
+ALL: dict[str, World] = WORLDS | UNSEEN

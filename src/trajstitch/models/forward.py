@@ -32,8 +32,10 @@ from trajstitch.learning.fit import Metrics, Objective
 from trajstitch.learning.fit_report import FitReport, explained
 from trajstitch.learning.networks import MLP, change_normaliser_of, normaliser_of
 from trajstitch.models.fitting import fit_ensemble, limited
-from trajstitch.models.hidden_state import told_by_step_before
+from trajstitch.models.hidden_state import Missed, told_by_step_before
 
+MOST_EXPLAINED = 20_000
+"""Steps that tell whether part of the state is hidden, at most."""
 RESTING = 0.01
 """Steps that are shorter than this share of the usual one tell nothing about errors over lengths: a sensor that rounds
 gives many of no length at all."""
@@ -172,7 +174,7 @@ def fit_forward(
         normaliser_of(data.rewards[data.next_known, None]),
     )
     state = fit_ensemble(config, lambda key: config.init(key, scales), data, train, held, key, "forward dynamics")
-    return _measured(state.best, roles, data, held)
+    return _measured(state.best, roles, data, train, held)
 
 
 def score_all_steps(
@@ -192,16 +194,17 @@ def _score_steps(ensemble: ForwardEnsemble, observation: Array, action: Array, n
 
 
 def _measured(
-    members: Forward, roles: ColumnRoles, data: Trajectories, held: Integer[np.ndarray, " some"]
+    members: Forward,
+    roles: ColumnRoles,
+    data: Trajectories,
+    train: Integer[np.ndarray, " others"],
+    held: Integer[np.ndarray, " some"],
 ) -> tuple[ForwardEnsemble, FitReport]:
     """Return the ensemble with what held-out steps tell about it, and its fit report."""
-    rows = data.state_rows[held]
-    steps = (data.observations[rows], data.actions[held], data.observations[rows + 1])
-    states, actions, following = (part.astype(np.float32) for part in steps)
     std, usual_change = np.asarray(members.observation.std[0]), np.asarray(members.change.mean[0])
-    found = in_batches(lambda *step: _changes(members, *step), states, actions)
+    states, actions, following = _steps(data, held)
     changes = following - states
-    missed = (found - changes) / std
+    missed = _missed(members, data, held)
     squares = np.square(missed).mean(0, dtype=np.float64)
     # A column of noise is best predicted by its mean, a slow one by its last value: neither explains anything.
     guesses = (changes - usual_change, following - following.mean(0))
@@ -226,10 +229,28 @@ def _measured(
         "median_consistency": float(median),
         "90%_consistency": float(most),
     }
-    hidden = told_by_step_before(data, held, np.sqrt(weight) * missed) / len(held)
-    facts["told_by_the_step_before"] = hidden / baseline if baseline > 0 else 0.0
+    learned = train[:: 1 + len(train) // MOST_EXPLAINED]
+    fitted = Missed(learned, np.sqrt(weight) * _missed(members, data, learned))
+    told = told_by_step_before(data, fitted, Missed(held, np.sqrt(weight) * missed), roles.controlled)
+    facts |= {name: part / len(held) / baseline if baseline > 0 else 0.0 for name, part in told.items()}
     ensemble = eqx.tree_at(lambda one: one.usual, ensemble, jnp.asarray(median, jnp.float32))
     return ensemble, FitReport("forward dynamics", explains > 0.1, facts)
+
+
+def _steps(data: Trajectories, steps: Integer[np.ndarray, " some"]) -> tuple[np.ndarray, ...]:
+    """Return the states, actions and next states of logged steps."""
+    rows = data.state_rows[steps]
+    found = (data.observations[rows], data.actions[steps], data.observations[rows + 1])
+    return tuple(part.astype(np.float32) for part in found)
+
+
+def _missed(
+    members: Forward, data: Trajectories, steps: Integer[np.ndarray, " some"]
+) -> Float[np.ndarray, "some columns"]:
+    """Return by how much the members' mean misses the changes of logged steps, in standardised states."""
+    states, actions, following = _steps(data, steps)
+    found = in_batches(lambda *step: _changes(members, *step), states, actions)
+    return (found - (following - states)) / np.asarray(members.observation.std[0])
 
 
 def is_moving(length: Float[np.ndarray, " steps"]) -> Bool[np.ndarray, " steps"]:

@@ -248,11 +248,21 @@ def _arrays(data: Trajectories, steps: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def _report(error: np.ndarray, guess: np.ndarray, data: Trajectories, steps: np.ndarray) -> FitReport:
-    """Return the fit report: the model must do better than the mean, and not by the chance of a few episodes."""
+    """Return the fit report: the model must do better than the mean, and not by the chance of a few episodes.
+
+    What an episode gains counts in all or per step, by which it is surer: a long one would decide the sum, and one that
+    is rewarded and ends at once the mean.
+    """
     mean_error, baseline = (float(np.square(part).mean(dtype=np.float64)) for part in (error, guess))
     share = explained(mean_error, baseline, float(np.square(data.rewards[steps]).mean(dtype=np.float64)))
     episode = np.unique(data.episode_of_step[steps], return_inverse=True)[1]
-    gain = np.bincount(episode, np.square(guess) - np.square(error)) / np.bincount(episode)
-    spread = gain.std() / max(len(gain) - 1, 1) ** 0.5
+    gain = np.bincount(episode, np.square(guess) - np.square(error))
+    sure = max(_standard_errors(gain), _standard_errors(gain / np.bincount(episode)))
     facts = {"reward_error": mean_error**0.5, "baseline": baseline**0.5, "R²": share}
-    return FitReport("reward", share > 0.1 and (baseline == 0 or bool(gain.mean() >= MIN_T * spread)), facts)
+    return FitReport("reward", share > 0.1 and (baseline == 0 or sure >= MIN_T), facts)
+
+
+def _standard_errors(gain: Float[np.ndarray, " episodes"]) -> float:
+    """Return by how many standard errors the mean gain exceeds 0; without a spread, as many as can be."""
+    error = float(gain.std()) / max(len(gain) - 1, 1) ** 0.5
+    return float(gain.mean()) / error if error > 0 else float(np.copysign(np.inf, gain.mean()))

@@ -7,13 +7,12 @@ import numpy as np
 from trajstitch.data import ragged
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.learning.fit_report import FitReport
+from trajstitch.models.hidden_state import HIDDEN, TOLD, StepBefore
 
 BEYOND = 0.05
 """Share of the span of logged returns by which a stitched return may exceed the best logged one without a warning."""
 FEW_STATES = 0.1
 """Share of the logged states that must remain."""
-HIDDEN = 0.05
-"""Share of the changes that the step before may tell beyond observation and action."""
 
 
 def warnings(before: Trajectories, after: Trajectories) -> list[str]:
@@ -27,14 +26,23 @@ def warnings(before: Trajectories, after: Trajectories) -> list[str]:
 
 def hidden_state(reports: Sequence[FitReport]) -> list[str]:
     """Return that part of the state is hidden, if the models' reports say so."""
-    share = max((report.metrics.get("told_by_the_step_before", 0.0) for report in reports), default=0.0)
-    if share <= HIDDEN:
-        return []
-    return [
-        f"part of the state is hidden: the step before tells {share:.0%} of the changes that observation and action "
-        "don't, as where a velocity is not observed or an action counts late; a jump may lead elsewhere than it "
-        "claims; add what is missing to the observations, such as the change since the step before, or the last action"
-    ]
+    share = max((report.metrics.get(TOLD, 0.0) for report in reports), default=0.0)
+    found = []
+    for seen in (StepBefore.seen_by(report.metrics) for report in reports):
+        if seen:
+            found.append(
+                f"part of the state is hidden: {seen} tells {seen.told:.0%} of the changes that observation and action "
+                "don't, so the models were shown it; a policy sees it only if it is added to the observations"
+            )
+    if share > HIDDEN:
+        left = "still tells" if found else "tells"
+        found.append(
+            f"part of the state is hidden: the step before {left} {share:.0%} of the changes that observation and "
+            "action don't, as where a velocity is not observed or an action counts late; a jump may lead elsewhere "
+            "than it claims; add what is missing to the observations, such as the change since the step before, or the "
+            "last action"
+        )
+    return list(dict.fromkeys(found))
 
 
 def _beyond_best(before: Trajectories, after: Trajectories) -> str | None:

@@ -31,6 +31,7 @@ from trajstitch.engines.workers import LOCAL, Workers
 from trajstitch.formats.columns import listed
 from trajstitch.learning.bounds import check_bounds, check_seeds
 from trajstitch.learning.fit_report import FitReport
+from trajstitch.models.hidden_state import TOLD, StepBefore
 from trajstitch.models.inverse import fit_inverse
 from trajstitch.models.reward import fit_reward
 from trajstitch.progress import in_stage, logger
@@ -175,23 +176,30 @@ class Stages:
         self.job, self.config, self.run = job, job.config, job.run
         whole = rescale_for_float32(job.data)
         roles = job.config.columns.roles(whole)
-        self.roles, relevant = roles.without_irrelevant()
+        own_roles, relevant = roles.without_irrelevant()
         names = np.array(column_names(job.data))
         self.names = names[relevant]
         self.columns = {kind: names[getattr(roles, kind)].tolist() for kind in ("fixed", "exogenous", "irrelevant")}
         """The columns that actions don't control, by role."""
         for kind in filter(self.columns.get, self.columns):
             logger.info(f"columns that are {kind}: {listed(self.columns[kind], most=8)}")
-        self.recorded = replace(whole, observations=whole.observations[:, relevant])
-        """The data as models see it: without irrelevant columns."""
-        self.data = self.recorded.filled()
-        """The data as walks see it: the state before it stands for a final state that was not recorded."""
+        self.observed = replace(whole, observations=whole.observations[:, relevant]), own_roles
+        """The data as it was observed, without irrelevant columns, and the columns' roles."""
+        self._see(StepBefore())
         self.models_key = split_key(job.seed)[0]
         self.seconds: dict[str, float] = {}
         if self.run is not None and self.run.has("seconds"):
             with damaged(self.run.path("seconds.json")):
                 self.seconds = {stage: float(took) for stage, took in self.run.read_json("seconds").items()}
         self._memory: dict[str, Any] = {}
+
+    def _see(self, step_before: StepBefore) -> None:
+        """Let models see this of the step before, beside what was observed."""
+        self.step_before = step_before
+        self.recorded, self.roles = step_before.shown(*self.observed)
+        """The data as models see it, and the roles of its columns."""
+        self.data = self.recorded.filled()
+        """The data as walks see it: the state before it stands for a final state that was not recorded."""
 
     def _kept(self, name: str, make: Callable[[], T], read: Callable[[Run], T], write: Callable[[Run, T], None]) -> T:
         """Return the stage of this name: from memory, read from the run, or made and kept."""
@@ -215,13 +223,14 @@ class Stages:
 
     def reason(self) -> str | None:
         """Return why the data is left unchanged, if it is; this may fit the models."""
-        reason = gate.single_trajectory(self.data)
+        data, roles = self.observed
+        reason = gate.single_trajectory(data)
         if reason or not self.config.gate:
             return reason
         return (
-            gate.separate_contexts(self.data, self.roles, self.names)
-            or gate.random_surroundings(self.recorded, self.roles, self.names)
-            or gate.invisible_ends(self.recorded)
+            gate.separate_contexts(data.filled(), roles, self.names)
+            or gate.random_surroundings(data, roles, self.names)
+            or gate.invisible_ends(data)
             or gate.uninformative_models(self.models()[1])
         )
 
@@ -238,30 +247,45 @@ class Stages:
         return [first, "inverse", "reward", *others]
 
     def _fit_models(self) -> tuple[Models, list[FitReport]]:
-        order = self._model_names
-        keys = dict(zip(order, jax.random.split(self.models_key, len(order)), strict=True))
-        like = untrained_models(self.config, self.data, self.models_key)
-        found = {}
-        for number, name in enumerate(order, 1):
-            with in_stage(number, len(order) + 2):
-                found[name] = self._fitted(name, keys[name], _model(like, name))
-        reports = [report for _, report in found.values() if report is not None]
+        names = self._model_names
+        keys = dict(zip(names, jax.random.split(self.models_key, len(names)), strict=True))
+        stages = {name: number for number, name in enumerate((*self.config.tests, "inverse", "reward"), 1)}
+        found: dict[str, tuple[Any, FitReport | None]] = {}
+        while left := [name for name in stages if name not in found]:
+            with in_stage(stages[left[0]], len(names) + 2):
+                found[left[0]] = self._fitted(left[0], keys[left[0]])
+            report = found[left[0]][1]
+            needed = StepBefore() if report is None else StepBefore.needed(report.metrics)
+            if needed and not self.step_before:
+                # The tests alone are fitted so far: they are fitted again, and the others see it too.
+                logger.info(f"part of the state is hidden ({needed.told:.0%} of the changes): models see {needed} too")
+                self._see(needed)
+                found = {}
+        reports = [report for name in names if (report := found[name][1]) is not None]
         for report in reports:
             logger.info(str(report))
         tests = {name: found[name][0] for name in self.config.tests}
         return Models(found["inverse"][0], found["reward"][0], tests), reports
 
-    def _fitted(self, name: str, key: PRNGKeyArray, like: Any) -> tuple[Any, FitReport | None]:
+    def _fitted(self, name: str, key: PRNGKeyArray) -> tuple[Any, FitReport | None]:
         """Return one model, fitted or read; in a run it is kept as soon as it is fitted, until all are."""
         file = f"model-{name}"
         if self.run is not None and self.run.has(file):
             _, facts = self.run.read(file)
             with damaged(self.run.path(f"{file}.safetensors")):
-                stored = json.loads(facts["report"])
-                return self.run.read_tree(file, like), None if stored is None else FitReport(**stored)
+                stored, seen = json.loads(facts["report"]), StepBefore(**json.loads(facts["step_before"]))
+                report = None if stored is None else FitReport(**stored)
+            if seen and not self.step_before:
+                self._see(seen)
+            if seen == self.step_before:
+                like = untrained_models(self.config, self.data, self.models_key)
+                return self.run.read_tree(file, _model(like, name)), report
         model, report = fit_model(self.config, name, self.recorded, key, self.roles)
+        if report is not None and TOLD in report.metrics:
+            report = replace(report, metrics=report.metrics | self.step_before.metrics)
         if self.run is not None:
-            self.run.write_tree(file, model, report=json.dumps(None if report is None else asdict(report)))
+            kept, seen = None if report is None else asdict(report), asdict(self.step_before)
+            self.run.write_tree(file, model, report=json.dumps(kept), step_before=json.dumps(seen))
         return model, report
 
     def reports(self) -> list[FitReport]:
@@ -270,13 +294,15 @@ class Stages:
         return self.models()[1] if made else []
 
     def _read_models(self, run: Run) -> tuple[Models, list[FitReport]]:
-        models = run.read_tree("models", like=untrained_models(self.config, self.data, self.models_key))
         _, facts = run.read("models")
         with damaged(run.path("models.safetensors")):
-            return models, [FitReport(**report) for report in json.loads(facts["reports"])]
+            reports = [FitReport(**report) for report in json.loads(facts["reports"])]
+            self._see(StepBefore(**json.loads(facts["step_before"])))
+        return run.read_tree("models", like=untrained_models(self.config, self.data, self.models_key)), reports
 
     def _write_models(self, run: Run, found: tuple[Models, list[FitReport]]) -> None:
-        run.write_tree("models", found[0], reports=json.dumps([asdict(report) for report in found[1]]))
+        reports = json.dumps([asdict(report) for report in found[1]])
+        run.write_tree("models", found[0], reports=reports, step_before=json.dumps(asdict(self.step_before)))
 
     # The graph
 
@@ -297,7 +323,8 @@ class Stages:
     def _build_graph(self) -> StitchGraph:
         scorer, models = self.scorer(), len(self.config.tests) + 2
         with in_stage(models + 1, models + 2):
-            return build_graph(self.data, scorer, self.config.neighbours, self.job.workers)
+            places = replace(self.data, observations=self.data.observations[:, ~self.roles.irrelevant])
+            return build_graph(places, scorer, self.config.neighbours, self.job.workers)
 
     # The passes
 
