@@ -15,7 +15,7 @@ help:
 	@echo "make docs     the documentation site, into site/"
 	@echo "make test     the tests"
 	@echo "make soak     an hour of trouble on 2 cores (MINUTES=10 for a part): kills, damaged files, flipped bits, races;"
-	@echo "              writes docs/results/trust.md"
+	@echo "              writes docs/results/trust.md, and goes on where it ended (FRESH=1 to start again)"
 	@echo "make lint     ruff, pyright, and the contract on imports between rooms"
 	@echo "make bits     whether anything that small jobs write differs from revision REV (the last commit)"
 	@echo "make test-gpu the tests that need an NVIDIA GPU (installs JAX for CUDA into .venv)"
@@ -82,8 +82,8 @@ test: $(READY)
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -n auto
 
 soak: $(READY)
-	@PYTHONPATH="$(CURDIR)/tests" JAX_PLATFORMS=cpu $(BIN)/python -m soak --json soak.json --page docs/results/trust.md \
-	$(if $(MINUTES),--minutes $(MINUTES))
+	@PYTHONPATH="$(CURDIR)/tests" JAX_PLATFORMS=cpu $(BIN)/python -m soak --page docs/results/trust.md \
+	$(if $(MINUTES),--minutes $(MINUTES)) $(if $(FRESH),--fresh)
 
 test-gpu: $(READY)
 	$(call install,.venv,-e '.[dev$(comma)cuda]')
@@ -137,5 +137,5 @@ peers: .venv-peers/.ready
 	.venv-peers/bin/python peers/compare.py $$verb; done
 
 clean:
-	rm -rf .venv .venv-interop .venv-peers demo soak.json site build dist benchmarks/results .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-interop .venv-peers demo .soak.jsonl site build dist benchmarks/results .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -308,6 +308,16 @@ def test_state_of_another_dtype_is_refused(tmp_path):
         run.read_tree("state", {"a": jnp.zeros(3)})
 
 
+@pytest.mark.parametrize("seeds", [[0] * 300_000, list(range(300_000)), [0, 0]])
+def test_checkpoint_of_very_many_seeds_is_refused_at_once(seeds, tmp_path):
+    SAMPLES["training"].write(tmp_path)
+    path = tmp_path / "run/checkpoints/000000020.safetensors"
+    tensors, facts = read_tensors(path)
+    save_tensors(tensors, path, {**facts, "seeds": json.dumps(seeds)})
+    with pytest.raises(InputError, match="more than 10,000 seeds, or one of them twice"):
+        load_policy(path)
+
+
 def test_full_disk_in_a_run_folder_is_one_line(tmp_path):
     script = (
         "import resource, signal, sys, numpy as np\n"

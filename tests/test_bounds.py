@@ -35,6 +35,11 @@ class Config:
         (Config(discount=2), "`discount` must be at most 1, not 2"),
         (Config(discount=-0.5), "`discount` must be at least 0, not -0.5"),
         (Config(discount=float("nan")), "`discount` must be at least 0, not nan"),
+        (Config(patience=10**5000), "`patience` must be at most 2147483647, not a number of 16,610 bits"),
+        (
+            Config(dynamics=Model(10**400)),
+            "`dynamics.learning_rate` must be a finite number, not a number of 1,329 bits",
+        ),
         (Config(hidden=(8, 0)), "`hidden` must be at least 1, not 0"),
         (Config(patience=0), "`patience` must be at least 1, not 0"),
         (Config(dynamics=Model(-1.0)), "`dynamics.learning_rate` must be at least 0, not -1"),

@@ -262,3 +262,31 @@ def test_public_names_stay_what_they_are():
         assert callable(trajstitch.inspect)
         assert callable(trajstitch.load)
     assert all(hasattr(trajstitch, name) for name in trajstitch.__all__)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("train", "bc", "npz:log.npz", "--steps", "1", "--run", "@"),
+        ("stitch", "npz:log.npz", "npz:better.npz", "--run", "@"),
+        ("learn", "npz:log.npz", "--run", "@"),
+        *((verb, "@") for verb in ("evaluate", "report", "simulate", "inspect", "learn")),
+        ("export", "@", "policy.safetensors"),
+        ("convert", "npz:log.npz", "npz:@.npz"),
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+@pytest.mark.parametrize("length", [300, 5000])
+def test_a_name_that_no_file_system_takes_is_one_line(arguments, length, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    save(small(), "npz:log.npz")
+    line = refused(capsys, *(word.replace("@", "a" * length) for word in arguments))
+    assert len(line) < 2200
+
+
+@pytest.mark.parametrize("number", ["9" * 400, "-" + "9" * 400])
+def test_a_number_of_very_many_digits_is_one_line(number, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    save(small(), "npz:log.npz")
+    assert "`" not in refused(capsys, "train", "bc", "npz:log.npz", "--steps", number)
+    assert "`" not in refused(capsys, "stitch", "npz:log.npz", "npz:better.npz", "--seed", number)

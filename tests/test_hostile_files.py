@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from h5py import h5s  # pyright: ignore[reportAttributeAccessIssue]
+from safetensors.numpy import save_file
 
 import trajstitch
-from soak.samples import logged, rows, stitched, without_checksums
+from soak.samples import logged, minari_in, rows, stitched, without_checksums
 from trajstitch import InputError, Metadata, cli, formats
 from trajstitch.benchmark.sources import load_original
 from trajstitch.data import environments, spaces
@@ -36,6 +37,7 @@ from trajstitch.report.card import card
 from trajstitch.report.entry import Entry
 from trajstitch.report.page import render
 from trajstitch.storage.markdown import markdown_table
+from trajstitch.storage.tensors import read_tensors
 
 SECRET = "the-secret-of-another-file"
 
@@ -279,6 +281,48 @@ def test_npz_with_a_huge_shape_is_one_line(shape, tmp_path):
     assert "rewards declares another size than it has" in refused(f"npz:{tmp_path}/log.npz")
 
 
+@pytest.mark.parametrize(("version", "length"), [(b"\2\0", 1 << 29), (b"\1\0", 60_000)])
+def test_npz_with_a_huge_header_is_not_unpacked(version, length, tmp_path):
+    np.savez(tmp_path / "log.npz", **{key: array for key, array in rows().items() if key != "rewards"})  # pyright: ignore[reportArgumentType]
+    size = length.to_bytes(4 if version == b"\2\0" else 2, "little")
+    with zipfile.ZipFile(tmp_path / "log.npz", "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("rewards.npy", b"\x93NUMPY" + version + size + b" " * length)
+    assert f"a header of {length:,} bytes" in refused(f"npz:{tmp_path}/log.npz")
+
+
+def test_npz_with_a_header_of_python_2_loads_without_a_warning(tmp_path):
+    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (12L,), }\n"
+    content = b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode() + rows()["rewards"].tobytes()
+    np.savez(tmp_path / "log.npz", **{key: array for key, array in rows().items() if key != "rewards"})  # pyright: ignore[reportArgumentType]
+    with zipfile.ZipFile(tmp_path / "log.npz", "a") as archive:
+        archive.writestr("rewards.npy", content)
+    assert formats.load(f"npz:{tmp_path}/log.npz").equals(logged())
+
+
+def test_booleans_that_are_neither_true_nor_false_are_refused(tmp_path):
+    np.savez(tmp_path / "log.npz", **{**rows(), "terminals": np.full(12, 7, np.uint8).view(bool)})  # pyright: ignore[reportArgumentType]
+    assert "neither true nor false" in refused(f"npz:{tmp_path}/log.npz")
+    save_file({"mask": np.full(9, 2, np.uint8).view(bool)}, tmp_path / "state.safetensors")
+    with pytest.raises(InputError, match="neither true nor false"):
+        read_tensors(tmp_path / "state.safetensors")
+
+
+@pytest.mark.parametrize("scheme", ["npz", "d4rl", "table", "minari"])
+def test_location_with_a_null_character_is_one_line(scheme):
+    uri = f"{scheme}:a\0b-v0"
+    assert "null character" in refused(uri)
+    for call in (formats.exists, formats.stored_file, lambda uri: formats.save(logged(), uri)):
+        with pytest.raises(InputError, match="null character"):
+            call(uri)
+
+
+def test_file_of_very_many_tensors_is_read_at_once(tmp_path):
+    save_file({f"tensor {number}": np.zeros(1, np.float32) for number in range(30_000)}, tmp_path / "x.safetensors")
+    start = time.process_time()
+    assert len(read_tensors(tmp_path / "x.safetensors")[0]) == 30_000
+    assert time.process_time() - start < 5
+
+
 def test_space_of_many_large_parts_is_refused(tmp_path):
     box = {"type": "Box", "dtype": "float32", "shape": [1 << 20], "low": -1, "high": 1}
     space = {"type": "Dict", "subspaces": {f"part_{number}": box for number in range(500)}}
@@ -321,6 +365,50 @@ def test_parquet_that_repeats_one_value_is_refused(tmp_path):
     pyarrow.parquet.write_table(table, tmp_path / "log.parquet")
     assert (tmp_path / "log.parquet").stat().st_size < 1 << 20
     assert "declares" in refused(f"table:{tmp_path}/log.parquet")
+
+
+def minari_episode(store: Path, kind: str) -> tuple[Path, pa.Table]:
+    """Write a set in one of Minari's Arrow formats; return its first episode's file, and what is in it."""
+    minari_in(kind)(store.parent)
+    (path,) = (store / "my" / "log-v0" / "data" / "0").glob(f"*.{kind}")
+    return path, pyarrow.parquet.read_table(path) if kind == "parquet" else pa.ipc.open_file(path).read_all()
+
+
+def write_episode(path: Path, table: pa.Table, compression: str) -> None:
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(table, path, compression=compression)
+        return
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema, options=options) as writer:
+        writer.write_table(table)
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_minari_episode_that_unpacks_to_much_is_refused_before_it_is_unpacked(kind, compression, minari_store):
+    path, table = minari_episode(minari_store, kind)
+    lists = pa.array([np.zeros(20_000_000, np.float32), *np.zeros((len(table) - 1, 3), np.float32)])
+    write_episode(path, table.set_column(table.column_names.index("observations"), "observations", lists), compression)
+    assert path.stat().st_size < 1 << 20
+    assert "declares" in refused("minari:my/log-v0")
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_minari_episode_loads_however_it_is_packed(kind, minari_store):
+    path, table = minari_episode(minari_store, kind)
+    before = formats.load("minari:my/log-v0")
+    for compression in ("zstd", "lz4"):
+        note = pa.array(["x" * 1000] * len(table)).dictionary_encode()
+        write_episode(path, table.append_column("note", note), compression)
+        assert formats.load("minari:my/log-v0").equals(before)
+
+
+def test_column_of_a_minari_episode_that_nothing_needs_is_not_unpacked(minari_store):
+    path, table = minari_episode(minari_store, "parquet")
+    before = formats.load("minari:my/log-v0")
+    write_episode(path, table.append_column("note", pa.array(["x" * 100_000_000] + [""] * (len(table) - 1))), "zstd")
+    assert path.stat().st_size < 1 << 20
+    assert formats.load("minari:my/log-v0").equals(before)
 
 
 def test_compressed_csv_is_unpacked_only_as_far_as_is_sane(tmp_path):

@@ -1,6 +1,7 @@
 """Two jobs at once: in one run's folder, and at one target."""
 
 import gc
+import os
 import shutil
 import subprocess
 import sys
@@ -162,3 +163,18 @@ def test_data_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch:
     with replacing(tmp_path / "data", force=False) as fresh:
         fresh.write_text("1")
     assert events == ["data on disk", "renamed", f"{tmp_path.name} on disk"]
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_device_or_a_pipe_is_never_replaced(tmp_path: Path, link: bool) -> None:
+    """Whoever works as root could take away what all others need, such as /dev/null."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    target = tmp_path / ("link" if link else "pipe")
+    with pytest.raises(InputError, match="is a device or a pipe"), replacing(target, force=True) as fresh:
+        fresh.write_text("1")
+    with pytest.raises(InputError, match="is a device or a pipe"):
+        atomic.require_free(target, force=True)
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "link").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]

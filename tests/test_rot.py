@@ -2,8 +2,10 @@
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -183,7 +185,8 @@ def test_a_csv_that_could_not_be_replaced_keeps_its_checksum(tmp_path, monkeypat
     assert load(f"table:{path}").steps == 12
 
 
-def test_the_checksum_of_the_job_that_came_first_stays(tmp_path):
+def test_the_checksum_of_the_job_that_came_first_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr("trajstitch.storage.locks.PATIENCE", 0)  # as where there are no locks
     path = tmp_path / "log.csv"
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     ours.write_text("ours")
@@ -197,6 +200,36 @@ def test_the_checksum_of_the_job_that_came_first_stays(tmp_path):
     assert (tmp_path / "log.csv.sha256").read_text() == seal
     require_unchanged_text(path, "log")
     assert seal.count("\n") == 1
+
+
+def test_jobs_that_replace_one_text_file_leave_the_checksum_of_the_one_that_stays(tmp_path):
+    """The last word of the first must not come after the file of the second."""
+    path, order = tmp_path / "log.csv", []
+    path.write_text("old")
+
+    def replace_by(text: str, begun: Event, may_end: Event) -> None:
+        fresh = tmp_path / text
+        fresh.write_text(text)
+        with sealing_text(path) as seal:
+            seal(fresh)
+            begun.set()
+            may_end.wait(10)
+            fresh.rename(path)
+            order.append(text)
+
+    first, may_end, second, at_once = Event(), Event(), Event(), Event()
+    at_once.set()
+    with ThreadPoolExecutor(2) as pool:
+        jobs = [pool.submit(replace_by, "first", first, may_end)]
+        first.wait(10)
+        jobs.append(pool.submit(replace_by, "second", second, at_once))
+        assert not second.wait(0.2)
+        may_end.set()
+        for job in jobs:
+            job.result()
+    assert order == ["first", "second"]
+    require_unchanged_text(path, "log")
+    assert (tmp_path / "log.csv.sha256").read_text().count("\n") == 1
 
 
 def test_a_file_of_others_in_the_place_of_a_checksum_is_left_alone(tmp_path):

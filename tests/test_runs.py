@@ -133,3 +133,10 @@ def test_runs_of_every_format_are_read_or_refused_in_one_line_and_their_policies
             Run.open(folder, "train")
     policy = load_policy(folder, seed=1)
     assert policy.act(np.zeros((5, 3), np.float32)).shape == (5, 1)
+
+
+def test_metrics_that_are_a_folder_are_one_line(tmp_path):
+    run = Run.start(tmp_path / "run", "test", {})
+    run.path("metrics.jsonl").mkdir()
+    with pytest.raises(InputError, match=r"metrics\.jsonl: can't be read"):
+        run.metrics()

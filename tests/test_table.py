@@ -586,3 +586,12 @@ def test_the_documented_table_is_one_of_ours(tmp_path: Path) -> None:
 def test_every_spelling_is_documented() -> None:
     page = (Path(__file__).parents[1] / "docs" / "formats.md").read_text()
     assert all(f"`{name}`" in page for names in SPELLINGS.values() for name in names)
+
+
+@pytest.mark.parametrize("time", ["inf", "-inf", "1e300"])
+def test_times_without_end_are_none(time, tmp_path):
+    rows = "".join(f"{time if row == 5 else row},{row // 6},{row},1,1,{row % 6 == 5}\n" for row in range(12))
+    with pytest.raises(InputError, match=r"holds .* in row 6, which is no time"):
+        load(tmp_path, f"step,episode,obs,act,reward,done\n{rows}")
+    data = load(tmp_path, f"time,episode,obs,act,reward,done\n{rows}")
+    assert data.labels is None or data.labels.times is None

@@ -121,6 +121,38 @@ def test_arguments_that_an_environment_does_not_take_are_one_line():
         environments.make(Metadata(environment=spec))
 
 
+@pytest.mark.parametrize("value", ["10", [1, 2], {"a": 1}, None, 10**400])
+def test_arguments_that_fail_only_in_a_step_are_one_line(value, capsys):
+    trajstitch.save(swings(json.dumps({**PENDULUM, "kwargs": {"g": value}})), "npz:log.npz")
+    assert cli.run(["train", "bc", "npz:log.npz", *TINY, "--run", "run"]) == 0
+    capsys.readouterr()
+    assert cli.run(["evaluate", "run", "--episodes", "1", "--processes", "1"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "Pendulum-v1 fails in a step, with the arguments" in line
+
+
+@pytest.mark.parametrize("mode", ["human", "rgb_array", "\x1b[31m", 5])
+def test_data_file_opens_no_window(mode):
+    spec = json.dumps({**PENDULUM, "kwargs": {"render_mode": mode}})
+    assert environments.make(Metadata(environment=spec)).render_mode is None
+
+
+def test_arguments_of_very_many_parts_are_refused_at_once():
+    for grid in (["S" * 3000] * 3000, [[0] * 200] * 200, {"x" * 20_000: 1}):
+        spec = json.dumps({"id": "FrozenLake-v1", "kwargs": {"desc": grid}})
+        with pytest.raises(InputError, match="more than 10,000 parts"):
+            environments.make(Metadata(environment=spec))
+
+
+def test_guarded_environment_acts_as_the_one_inside():
+    guarded, plain = environments.make(Metadata(environment=spec_json("Pendulum-v1"))), gymnasium.make("Pendulum-v1")
+    np.testing.assert_array_equal(guarded.reset(seed=3)[0], plain.reset(seed=3)[0])
+    for force in (-1.0, 2.0):
+        ours, theirs = guarded.step(np.array([force])), plain.step(np.array([force]))
+        np.testing.assert_array_equal(ours[0], theirs[0])
+        assert ours[1:4] == theirs[1:4]
+
+
 @pytest.mark.parametrize(
     "text",
     [

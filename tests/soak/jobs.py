@@ -6,13 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
 import numpy as np
 
+import point
 import trajstitch
-from point import collect
 from test_damaged_runs import swings
+from test_ladder import TINY, tiny
 from test_stitching import SMALL
 from trajstitch import IQL, cli
+from trajstitch.benchmark.expert import expert
 from trajstitch.stitching import config
 from trajstitch.storage.runs import Run
 
@@ -32,16 +35,19 @@ def write_inputs(folder: Path) -> int:
     """Write what jobs read."""
     folder.mkdir()
     os.chdir(folder)
-    log = collect(episodes=30, length=20)
+    log = point.collect(episodes=30, length=20)
     trajstitch.save(log, "npz:log.npz")
     trajstitch.save(log[np.arange(10)], "npz:other.npz")
     trajstitch.save(swings(), "npz:swings.npz")
     return 0
 
 
-def enter(folder: Path, command: Command) -> int:
-    """Do a job in a folder."""
+def enter(folder: Path, command: Command, compiled: Path) -> int:
+    """Do a job in a folder. In `compiled` is what was compiled for jobs before: most of their time went into that."""
     os.chdir(folder)
+    jax.config.update("jax_compilation_cache_dir", str(compiled))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     os.environ["MINARI_DATASETS_PATH"] = str(folder / "minari")
     config.PRESETS["quick"] = SMALL
     sys.argv = ["trajstitch", "job"]
@@ -84,6 +90,22 @@ def fit() -> int:
     return 0
 
 
+def collect(target: str) -> Command:
+    return verb("collect", "maze/mixed", "--transitions", "1200", "--to", target)
+
+
+def stitched_maze() -> int:
+    """Stitch what the simulator can check."""
+    small = ("--preset", "quick", "--run", "run")
+    return collect("npz:maze.npz")() or verb("stitch", "npz:maze.npz", "npz:better.npz", *small)()
+
+
+def ladder() -> int:
+    """Train a ladder of policies by the library, as tiny as can be."""
+    expert(tiny(Path("ladder"), resume=Path("ladder/run.json").exists()), TINY)
+    return 0
+
+
 TRAINED = train("bc")
 
 JOBS = {
@@ -105,5 +127,11 @@ JOBS = {
     "evaluate": Job(verb("evaluate", "clone", "--episodes", "1", "--processes", "1"), before=TRAINED),
     "report": Job(verb("report", "clone"), before=TRAINED),
     "learn": Job(learn),
+    "collect": Job(collect("npz:maze.npz")),
+    "collect into Minari": Job(collect("minari:my/maze-v0")),
+    "export": Job(verb("export", "clone", "policy.safetensors"), before=TRAINED),
+    "export to ONNX": Job(verb("export", "clone", "policy.onnx"), before=TRAINED),
+    "simulate": Job(verb("simulate", "run"), before=stitched_maze),
+    "expert": Job(ladder),
 }
 """Each job ends in the same files each time."""

@@ -74,7 +74,9 @@ class _Events:
             if isinstance(path, str | bytes | os.PathLike) and (set(mode or "") & set("wax+") or (flags or 0) & WRITES):
                 self.event("open", os.fspath(path))
         elif name in ("os.mkdir", "os.rmdir", "os.remove", "os.rename", "os.link", "os.truncate", "os.chmod"):
-            self.event(name, os.fspath(arguments[1 if name == "os.rename" else 0]))
+            path = arguments[1 if name == "os.rename" else 0]
+            if not isinstance(path, int):  # a file without a name
+                self.event(name, os.fspath(path))
 
     def event(self, name: str, path: str | bytes) -> None:
         path = str(Path(self.folder) / os.fsdecode(path))
@@ -128,27 +130,38 @@ def _undisturbed(name: str) -> tuple[list[str], dict[str, str]]:
     return events, found
 
 
+@cache
+def _prepared(name: str) -> Path:
+    """Return a folder with what a job starts from, made once."""
+    home = _home()
+    inputs, said = home / "inputs", home / "said"
+    if not inputs.exists() and in_child(lambda: jobs.write_inputs(inputs), said):
+        raise RuntimeError(said.read_text())
+    before = JOBS[name].before
+    if before is None:
+        return inputs
+    folder = home / "before" / name
+    shutil.copytree(inputs, folder)
+    if code := in_child(lambda: jobs.enter(folder, before, home / "compiled"), said):
+        raise RuntimeError(f"{name} can't be prepared ({code}): {said.read_text()}")
+    return folder
+
+
 def _work(name: str, kill_before: int | None) -> tuple[int, list[str], dict[str, str], str]:
     """Do a job in a fresh folder; if it is killed, do it again. Return its code, its first events and its files."""
     home = _home()
-    inputs, folder, said, log = home / "inputs", home / "work", home / "said", home / "events"
-    if not inputs.exists():
-        code = in_child(lambda: jobs.write_inputs(inputs), said)
-        if code != 0:
-            raise RuntimeError(said.read_text())
+    folder, said, log = home / "work", home / "said", home / "events"
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(inputs, folder)
-    if (before := JOBS[name].before) is not None and (code := in_child(lambda: jobs.enter(folder, before), said)):
-        raise RuntimeError(f"{name} can't be prepared ({code}): {said.read_text()}")
+    shutil.copytree(_prepared(name), folder)
 
     def work() -> int:
         _Events(folder, kill_before, log)
-        return jobs.enter(folder, JOBS[name].command)
+        return jobs.enter(folder, JOBS[name].command, home / "compiled")
 
     code = in_child(work, said)
     events = log.read_text().splitlines()
     if code == -signal.SIGKILL:
-        code = in_child(lambda: jobs.enter(folder, JOBS[name].command), said)
+        code = in_child(lambda: jobs.enter(folder, JOBS[name].command, home / "compiled"), said)
     return code, events, files_in(folder), said.read_text()
 
 

@@ -18,7 +18,24 @@ Mutation = Callable[[Path, Random], None]
 
 ESCAPE = "\x1b[31mred\x1b]0;title\x07"
 WORDS = ("", "x", "nan", "inf", "-1", "1e999", "9" * 400, ESCAPE, "\u202eabc", "<script>", "a\nb", "\udcff")
-RAW = ("9" * 5000, "[" * 20_000, "-", "NaN", "Infinity", "1e400", '"\\ud800"', "{" * 50, "tru", "\x00")
+RAW = (
+    "9" * 4000,
+    '"\\u0000"',
+    "[" * 63 + "]" * 63,
+    '{"a": 1, "a": [2]}',
+    "-0",
+    "1E-999",
+    "9" * 5000,
+    "[" * 20_000,
+    "-",
+    "NaN",
+    "Infinity",
+    "1e400",
+    '"\\ud800"',
+    "{" * 50,
+    "tru",
+    "\x00",
+)
 """JSON text that is put where a value was, as it is."""
 NUMBERS = (-1, 0, 2**31, 10**30, 0.5, 1e308)
 VALUES: tuple[Any, ...] = (None, True, *NUMBERS, [], {}, [None], {"a": {}}, [[1, 2], [3]], *WORDS)
@@ -96,6 +113,9 @@ def mutated_json(text: str, random: Random) -> str:
     if isinstance(inner[last], str) and inner[last].startswith("{") and how < 0.5:  # JSON within JSON
         inner[last] = mutated_json(inner[last], random)
         return json.dumps(value)
+    if how < 0.1 and isinstance(inner, dict):  # the last of two keys of a name counts
+        inner["@AGAIN@"] = pick(random, VALUES)
+        return json.dumps(value).replace('"@AGAIN@"', json.dumps(last))
     if how < 0.2:
         del inner[last]
     elif how < 0.3 and isinstance(inner, dict):
@@ -207,6 +227,11 @@ def npz_header(path: Path, random: Random) -> None:
             head.replace("<f4", "<f9"),
             head.replace("<f4", "U99999999"),
             head.replace("descr", "x"),
+            head.replace("(", "(12L, ", 1),
+            head.replace("<f4", "<f4,<f4"),
+            head.replace("'<f4'", "[('a', '<f4', (3,))]"),
+            head.replace("'<f4'", "{'names': ['a'], 'formats': ['<f4'], 'offsets': [999999999]}"),
+            head + " " * 20_000,
             "[" * 3000,
             "{",
             "",
@@ -244,6 +269,77 @@ def npz_members(path: Path, random: Random) -> None:
         path.write_bytes(content)
 
 
+class _Unseekable(io.RawIOBase):
+    """A pipe: what is written to it has its sizes after each member."""
+
+    def __init__(self) -> None:
+        self.content = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any, /) -> int:
+        self.content += bytes(content)
+        return len(content)
+
+
+def _in_archive(path: Path, random: Random, mark: bytes, at: int, width: int) -> None:
+    """Write a number into one of an archive's records."""
+    content = bytearray(path.read_bytes())
+    starts = [place for place in range(len(content)) if content.startswith(mark, place)]
+    start = pick(random, starts) + at
+    value = pick(random, (0, 1, 8, 9, 12, 14, 99, 255, (1 << (8 * width)) - 1, (1 << (8 * width - 1)) - 1, 1 << 12))
+    content[start : start + width] = (value % (1 << (8 * width))).to_bytes(width, "little")
+    path.write_bytes(content)
+
+
+def npz_archive(path: Path, random: Random) -> None:
+    """Change how the archive is made: its records, what is around it, the sizes' places."""
+    members, how = _members(path), int(random.integers(8))
+    method = pick(random, (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA))
+    if how == 0:
+        pipe = _Unseekable()
+        with zipfile.ZipFile(pipe, "w", method) as archive:  # pyright: ignore[reportArgumentType]
+            for name, content in members.items():
+                archive.writestr(name, content)
+        path.write_bytes(pipe.content)
+        return
+    _write_members(path, members, method)
+    central, local = b"PK\x01\x02", b"PK\x03\x04"
+    if how == 1:  # in the folder's records: method, checksum, sizes, name's length, flags, place
+        place, width = pick(random, ((10, 2), (16, 4), (20, 4), (24, 4), (28, 2), (30, 2), (8, 2), (42, 4)))
+        _in_archive(path, random, central, place, width)
+    elif how == 2:  # in the members' own
+        place, width = pick(random, ((6, 2), (8, 2), (14, 4), (18, 4), (22, 4), (26, 2), (28, 2)))
+        _in_archive(path, random, local, place, width)
+    elif how == 3:  # in the end's
+        place, width = pick(random, ((4, 2), (8, 2), (10, 2), (12, 4), (16, 4), (20, 2)))
+        _in_archive(path, random, b"PK\x05\x06", place, width)
+    elif how == 4:
+        path.write_bytes(b"PK" + bytes(int(random.integers(100))) + path.read_bytes())
+    elif how == 5:
+        path.write_bytes(path.read_bytes() + bytes(int(random.integers(100))))
+    elif how == 6:
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.comment = pick(random, (b"trajstitch 00000000", b"trajstitch ", ESCAPE.encode() * 9))
+    else:
+        with zipfile.ZipFile(path, "a") as archive:
+            name = pick(random, ("folder/", "REWARDS.npy", "rewards.npy.npy", "/rewards.npy", "a\0b.npy", "x" * 60_000))
+            archive.writestr(name, members[pick(random, members)])
+
+
+def npz_booleans(path: Path, random: Random) -> None:
+    """Put other bytes than 0 and 1 into booleans."""
+    members = _members(path)
+    flags = [name for name, content in members.items() if b"'|b1'" in content[:100]]
+    if not flags:
+        return npz_header(path, random)
+    name = pick(random, flags)
+    content = bytearray(members[name])
+    content[-1 - int(random.integers(3))] = int(pick(random, (2, 7, 128, 255)))
+    return _write_members(path, members | {name: bytes(content)})
+
+
 def npz_metadata(path: Path, random: Random) -> None:
     members = _members(path)
     if "metadata.npy" not in members:
@@ -274,10 +370,16 @@ def hdf5_array(path: Path, random: Random) -> None:
         file[name] = np.zeros(fresh.shape) if fresh.dtype.kind in "MU" else fresh
 
 
+def _with_parents() -> Any:
+    properties = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    properties.set_create_intermediate_group(True)
+    return properties
+
+
 def hdf5_strange(path: Path, random: Random) -> None:
     """Put something else where a dataset was: ways out of the file, huge shapes, types that are no numbers."""
     with h5py.File(path, "a") as file:
-        name, how = pick(random, _datasets(file)), int(random.integers(14))
+        name, how = pick(random, _datasets(file)), int(random.integers(24))
         shape = getattr(file[name], "shape", (3,)) or (3,)
         del file[name]
         if how == 0:
@@ -308,8 +410,35 @@ def hdf5_strange(path: Path, random: Random) -> None:
             file.create_dataset(name, shape, h5py.ref_dtype)
         elif how == 12:
             file.create_dataset(name, shape, np.dtype("V7"))
-        else:
+        elif how == 13:
             file.create_dataset(name, shape, h5py.enum_dtype({"A": 0, "B": 1}, "i4"))
+        elif how == 14:
+            file.create_dataset(name, shape, h5py.regionref_dtype)
+        elif how == 15:
+            file.create_dataset(name, shape[:1], np.dtype(("f4", (int(pick(random, (3, 10**8))),))), chunks=(1,))
+        elif how == 16:
+            file.create_dataset(name, shape, h5py.opaque_dtype(np.dtype("M8[s]")))
+        elif how == 17:  # links in a row, more than HDF5 follows
+            for number in range(40):
+                file[f"link_{number}"] = h5py.SoftLink(f"/link_{number + 1}")
+            file[name] = h5py.SoftLink("/link_0")
+        elif how == 18:
+            file[name] = np.dtype("f4")  # a named type
+        elif how == 19:  # booleans that are neither
+            kind = h5py.h5t.py_create(np.dtype(bool), logical=True)
+            space = h5py.h5s.create_simple(tuple(map(int, shape)))
+            dataset = h5py.h5d.create(file.id, name.encode(), kind, space, lcpl=_with_parents())
+            values = np.full(shape, 7, np.int8)
+            dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, values, mtype=kind)
+        elif how == 20:
+            file.create_dataset(name, data=np.zeros((3_000_000,)), chunks=(1_000_000,), compression="gzip")
+        elif how == 21:
+            file.create_dataset(name, (1,) * 31 + (12,), "f4")
+        elif how == 22:
+            file.create_dataset(name, shape, "f4", fillvalue=pick(random, (np.nan, np.inf, 7)))
+        else:
+            for number in range(1000):
+                file[f"metadata/{number}"] = "x" * 100
 
 
 def hdf5_metadata(path: Path, random: Random) -> None:
@@ -371,6 +500,25 @@ def csv_lines(path: Path, random: Random) -> None:
     path.write_text(pick(random, ("\n", "\r\n", "\r")).join(lines))
 
 
+def csv_bytes(path: Path, random: Random) -> None:
+    """Put bytes that are no text somewhere, or a very long cell, or write the lines' ends in several ways."""
+    content, how = path.read_bytes(), int(random.integers(6))
+    at = int(random.integers(len(content)))
+    if how == 0:
+        content = content[:at] + pick(random, (b"\0", b"\xff", b"\xed\xa0\x80", b"\x1a", b"\x85")) + content[at:]
+    elif how == 1:
+        content = b"\xef\xbb\xbf" * int(random.integers(1, 3)) + content
+    elif how == 2:
+        content = content[:at] + b"9" * int(pick(random, (5000, 200_000, 2_000_000))) + content[at:]
+    elif how == 3:
+        content = content.replace(b"\n", pick(random, (b"\r\n", b"\r", b"\n\n", b"\n\r")), int(random.integers(1, 5)))
+    elif how == 4:
+        content = content[:at] + b'"' + content[at:] + b"1,1,1,1\n" * 10_000
+    else:
+        content = content.replace(b",", pick(random, (b";", b"\t", b" ,", b", ")))
+    path.write_bytes(content)
+
+
 # Parquet
 
 ARROW: tuple[Callable[[int], pa.Array], ...] = (
@@ -396,6 +544,14 @@ ARROW: tuple[Callable[[int], pa.Array], ...] = (
     lambda rows: pa.array([-(2**62)] * rows, pa.duration("s")),
     lambda rows: pa.array(range(rows), pa.date64()),
     lambda rows: pa.array([0] * rows, pa.time32("s")),
+    lambda rows: pa.array([[("a", 1.0)]] * rows, pa.map_(pa.string(), pa.float32())),
+    lambda rows: pa.array([{"a": {"b": [1.0]}}] * rows),
+    lambda rows: pa.array([[[[[[1.0]]]]]] * rows),
+    lambda rows: pa.FixedShapeTensorArray.from_numpy_ndarray(np.ones((rows, 3), np.float32)),
+    lambda rows: pa.array([[0.0] * 1_000_000, *[[0.0]] * (rows - 1)], pa.list_(pa.float32())),
+    lambda rows: pa.array(["x" * 3_000_000, *["y"] * (rows - 1)]),
+    lambda rows: pa.array(["a"] * rows, pa.large_string()),
+    lambda rows: pa.array([2**62] * rows, pa.timestamp("us")),
 )
 
 
@@ -431,6 +587,25 @@ def parquet_packed(path: Path, random: Random) -> None:
     pyarrow.parquet.write_table(table, path, compression=compression, row_group_size=rows)
 
 
+# Minari's Arrow files
+
+
+def arrow_columns(path: Path, random: Random) -> None:
+    """Replace, remove or repeat a column, or pack the batches in another way."""
+    table = pa.ipc.open_file(path).read_all()
+    names, how = table.column_names, random.random()
+    at = int(random.integers(len(names)))
+    if how < 0.5:
+        table = table.set_column(at, names[at], pick(random, ARROW)(len(table)))
+    elif how < 0.6:
+        table = table.remove_column(at)
+    elif how < 0.7:
+        table = table.append_column(names[at], table.column(at))
+    options = pa.ipc.IpcWriteOptions(compression=pick(random, (None, "zstd", "lz4")))
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=int(pick(random, (1, 3, 100))))
+
+
 # Safetensors
 
 
@@ -461,11 +636,14 @@ HARMLESS: tuple[Mutation, ...] = (hdf5_packed, parquet_packed)
 """Data that is changed by one of these is the same data."""
 
 OF_ENDING: dict[str, tuple[Mutation, ...]] = {
-    ".npz": (npz_array, npz_array, npz_pickle, npz_header, npz_members, npz_metadata, npz_metadata),
+    ".npz": (
+        *(npz_array, npz_array, npz_pickle, npz_header, npz_members, npz_metadata, npz_metadata),
+        *(npz_archive, npz_archive, npz_booleans),
+    ),
     ".hdf5": (hdf5_array, hdf5_array, hdf5_strange, hdf5_strange, hdf5_metadata, hdf5_packed),
-    ".csv": (csv_cell, csv_cell, csv_column, csv_lines, encode),
+    ".csv": (csv_cell, csv_cell, csv_column, csv_lines, csv_bytes, encode),
     ".parquet": (parquet_column, parquet_column, parquet_column, parquet_metadata, parquet_packed),
-    ".arrow": BYTES,
+    ".arrow": (*BYTES, arrow_columns, arrow_columns, arrow_columns),
     ".json": (edit_json, edit_json, edit_json, edit_json, encode),
     ".safetensors": (tensors_header, tensors_header, tensors_array),
 }

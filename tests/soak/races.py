@@ -104,7 +104,10 @@ def _verdict(name: str, codes: list[int], folder: Path) -> tuple[str, str]:
         return ("one won", "") if winners else ("failed", f"codes {codes}")
     if name.startswith("new") and len(winners) > 1:
         return "failed", f"{len(winners)} jobs saved one new target"
-    episodes = len(load(URIS[name.partition(" ")[2]].replace("@", str(folder))))
+    try:
+        episodes = len(load(URIS[name.partition(" ")[2]].replace("@", str(folder))))
+    except InputError as error:
+        return "failed", f"codes {codes}: {error}"
     if episodes - 1 not in winners:
         return "failed", f"{episodes} episodes are there, but the winners are {winners}"
     left = [path.name for path in folder.rglob(".trajstitch-*")]

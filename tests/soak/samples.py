@@ -135,7 +135,7 @@ def _foreign_csv(folder: Path) -> None:
     (folder / "log.csv").write_text("\n".join([head, *lines, ""]))
 
 
-def _minari_in(kind: str) -> Callable[[Path], None]:
+def minari_in(kind: str) -> Callable[[Path], None]:
     """Write a Minari set in one of the formats that only Minari reads."""
 
     def write(folder: Path) -> None:
@@ -224,8 +224,8 @@ SAMPLES = {
     "parquet of others": Sample(_foreign_parquet, _load("table:@/log.parquet"), ("log.parquet",)),
     "minari": Sample(_saved("minari:my/log-v0", stitched()), _load("minari:my/log-v0"), MINARI),
     "nested minari": Sample(_saved("minari:my/log-v0", logged(nested=True)), _load("minari:my/log-v0"), MINARI),
-    "minari as arrow": Sample(_minari_in("arrow"), _load("minari:my/log-v0"), (MINARI[0], f"{EPISODE}.arrow")),
-    "minari as parquet": Sample(_minari_in("parquet"), _load("minari:my/log-v0"), (MINARI[0], f"{EPISODE}.parquet")),
+    "minari as arrow": Sample(minari_in("arrow"), _load("minari:my/log-v0"), (MINARI[0], f"{EPISODE}.arrow")),
+    "minari as parquet": Sample(minari_in("parquet"), _load("minari:my/log-v0"), (MINARI[0], f"{EPISODE}.parquet")),
     "training": Sample(_trained, _open_trained, (*RUN, "run/data.json", "run/checkpoints/000000020.safetensors")),
     "stitching": Sample(
         _stitched, _open_stitched, (*RUN, "run/graph.safetensors", "run/passes.json", "run/result.npz")

@@ -7,8 +7,10 @@ Nothing heavy is imported before the verb is known, so that `--help` is instant.
 """
 
 import contextlib
+import errno
 import importlib
 import io
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,6 +18,12 @@ from collections.abc import Sequence
 from trajstitch.cli import interrupts
 from trajstitch.errors import InputError, JobError, as_flags, clean, did_you_mean, one_line, shortened
 from trajstitch.storage import stopping
+
+OUTSIDE = {
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE),
+}
+"""Errors of the system that are no mistake of ours: one line says all of them."""
 
 VERBS = {
     "learn": "find the best policy that a log supports, in one go",
@@ -93,12 +101,24 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone
         return 1
+    except OSError as error:
+        if stopping.asked.is_set():
+            return _interrupted()
+        if error.errno not in OUTSIDE:
+            return _failed(error)
+        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else "a file"
+        print(f"error: {shortened(one_line(f'{where}: {error.strerror}'))}", file=sys.stderr)
+        return 2
     except Exception as error:
         if stopping.asked.is_set():
             return _interrupted()
-        print(clean(traceback.format_exc()), end="", file=sys.stderr)
-        print(f"error: the job failed ({type(error).__name__}: {one_line(str(error))})", file=sys.stderr)
-        return 1
+        return _failed(error)
+
+
+def _failed(error: Exception) -> int:
+    print(clean(traceback.format_exc()), end="", file=sys.stderr)
+    print(f"error: the job failed ({type(error).__name__}: {one_line(str(error))})", file=sys.stderr)
+    return 1
 
 
 def _interrupted() -> int:

@@ -40,6 +40,8 @@ class Source:
     def of(cls, module: str) -> "Source":
         try:
             spec = find_spec(module)
+            if spec is not None and spec.origin in ("built-in", "frozen"):  # as `_typing`, where no flags are
+                return cls(ast.parse(""))
             return cls(ast.parse(Path(str(spec and spec.origin)).read_text(encoding="utf-8")))
         except (ImportError, ValueError, OSError, SyntaxError) as error:
             raise UnreadableError(module) from error

@@ -59,6 +59,11 @@ OBSERVATIONS = {
 PACKAGES = ("gymnasium_robotics",)
 """Packages that register environments on import, and are imported if a data set names one of theirs."""
 
+SHOWN_BY = ("render_mode",)
+"""Arguments that open windows or draw, which no data file asks for."""
+MOST_PARTS = 10_000
+"""Numbers and characters of the arguments that a data file gives: some environments take long to build from many."""
+
 OWN = {"trajstitch/Maze-v0": "trajstitch.data.maze"}
 """Our own environments and the modules that register them."""
 
@@ -155,7 +160,12 @@ def spec(metadata: "Metadata") -> "EnvSpec":
             f"({', '.join(str(wrapper.get('name')) for wrapper in stored['additional_wrappers'])}), since code that a "
             "data file names is never run: register the wrapped environment under an id of its own"
         )
-    kwargs = stored.get("kwargs", {})
+    kwargs = {name: value for name, value in stored.get("kwargs", {}).items() if name not in SHOWN_BY}
+    if _parts(kwargs) > MOST_PARTS:
+        raise InputError(
+            f"{stored['id']} can't be started with the arguments that the data asks for: they have more than "
+            f"{MOST_PARTS:,} parts, as damaged and hostile files do"
+        )
     for name, value in kwargs.items():
         if not _is_plain(value) and registered.kwargs.get(name) != value:
             raise InputError(
@@ -177,6 +187,15 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(_is_plain, value))
     return not (isinstance(value, str) and (value.startswith((".", "~")) or set(value) & set("/\\:")))
+
+
+def _parts(value: Any) -> int:
+    """Return how many numbers, flags and characters an argument is made of."""
+    if isinstance(value, dict):
+        return sum(len(name) + _parts(one) for name, one in value.items())
+    if isinstance(value, list):
+        return len(value) + sum(map(_parts, value))
+    return len(value) if isinstance(value, str) else 1
 
 
 def trust(metadata: "Metadata") -> None:
@@ -210,12 +229,17 @@ def start(spec: "EnvSpec", **options: object) -> "gymnasium.Env":
     """Make an environment from what `spec` returned, in any process."""
     import gymnasium
 
+    from trajstitch.data.guarded import Guarded
+
     try:
-        return gymnasium.make(spec, **options)  # pyright: ignore[reportArgumentType]
+        return Guarded(gymnasium.make(spec, **options), spec)  # pyright: ignore[reportArgumentType]
     except gymnasium.error.DependencyNotInstalled as error:
-        raise InputError(f'{spec.id} needs MuJoCo: pip install "trajstitch[mujoco]"') from error
+        if "mujoco" in str(error).lower():
+            raise InputError(f'{spec.id} needs MuJoCo: pip install "trajstitch[mujoco]"') from error
+        raise InputError(f"{spec.id} needs a package that is not installed ({error})") from error
     except Exception as error:  # the environment's own, for arguments it doesn't take or a package that is missing
-        raise InputError(f"{spec.id} can't be started ({error}): install the package it comes from") from error
+        what = "check its arguments, and " if spec.kwargs else ""
+        raise InputError(f"{spec.id} can't be started ({error}): {what}install the package it comes from") from error
 
 
 def _stored(metadata: "Metadata") -> dict[str, Any] | None:

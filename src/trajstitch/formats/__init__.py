@@ -184,6 +184,8 @@ def parse(uri: str) -> tuple[str, str]:
         )
     if not location:
         raise InputError(f"{uri!r} names no data set: write {_pattern(scheme)}")
+    if "\0" in location:
+        raise InputError(f"{uri!r} holds a null character, which no file's name can: write {_pattern(scheme)}")
     return scheme, location
 
 

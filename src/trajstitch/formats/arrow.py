@@ -33,6 +33,9 @@ MOST_AT_ONCE = 512
 AT_ONCE = 64 << 20
 """Bytes of columns that are read at a time, unless one has more."""
 
+FARTHEST = 1e100
+"""Times beyond this, infinite ones too, are none."""
+
 COMPRESSED = (".gz", ".bz2", ".lz4", ".zst", ".br")
 """Endings of files that are unpacked while they are read: their size is counted first."""
 
@@ -94,7 +97,8 @@ class Parquet:
     def read(self, kinds: Mapping[str, Kind]) -> None:
         """Plan in which blocks these columns are read: one by one, the schema is gone through for each of them."""
         with library(f"{self.path}: the columns"):
-            declared = _declared(self.path, [name for name in kinds if not self._is_plain(name)])
+            sized = [name for name in kinds if not self._is_plain(name)]
+            declared = next(declared_sizes([self.path], sized)) if sized else {}
         self._sizes = {name: max(declared.get(name, 0), 8 * self.rows) for name in kinds}
         block: list[str] = []
         for name in kinds:
@@ -128,18 +132,18 @@ class Parquet:
         return pa.types.is_primitive(kind) or pa.types.is_boolean(kind)
 
 
-def _declared(path: Path, names: Sequence[str]) -> dict[str, int]:
-    """Return the bytes that the chunks of some columns declare, asked in a process of its own.
+def declared_sizes(paths: Sequence[Path], names: Sequence[str]) -> Iterator[dict[str, int]]:
+    """Yield for each Parquet file the bytes that the chunks of some columns declare, asked in a process of its own.
 
     Arrow ends the process that asks where their metadata is damaged in some ways.
     """
-    if not names:
-        return {}
-    command = [sys.executable, "-P", "-c", DECLARED, str(path)]
-    asked = subprocess.run(command, input=json.dumps(list(names)).encode(), capture_output=True, check=False)
-    if asked.returncode != 0:
-        raise ValueError("the metadata of their chunks is damaged")
-    return dict(zip(names, json.loads(asked.stdout), strict=True))
+    command = [sys.executable, "-P", "-c", DECLARED]
+    question = json.dumps([list(map(str, paths)), list(names)]).encode()
+    answers = subprocess.run(command, input=question, capture_output=True, check=False).stdout.splitlines()
+    for number in range(len(paths)):
+        if number >= len(answers):
+            raise ValueError("the metadata of its columns is damaged")
+        yield dict(zip(names, json.loads(answers[number]), strict=True))
 
 
 DECLARED = """
@@ -147,20 +151,21 @@ import json
 import sys
 from pyarrow.parquet import read_metadata
 
-found, names = read_metadata(sys.argv[1]), json.load(sys.stdin)
-sizes = dict.fromkeys(names, 0)
-for group in range(found.num_row_groups):
-    columns = found.row_group(group)
-    for column in range(found.num_columns):
-        stored = columns.column(column)
-        name = stored.path_in_schema
-        while name not in sizes and "." in name:
-            name = name.rpartition(".")[0]
-        if name in sizes:
-            sizes[name] += max(8 * stored.num_values, stored.total_uncompressed_size, 0)
-print(json.dumps([sizes[name] for name in names]))
+paths, names = json.load(sys.stdin)
+for path in paths:
+    found, sizes = read_metadata(path), dict.fromkeys(names, 0)
+    for group in range(found.num_row_groups):
+        columns = found.row_group(group)
+        for column in range(found.num_columns):
+            stored = columns.column(column)
+            name = stored.path_in_schema
+            while name not in sizes and "." in name:
+                name = name.rpartition(".")[0]
+            if name in sizes:
+                sizes[name] += max(8 * stored.num_values, stored.total_uncompressed_size, 0)
+    print(json.dumps([sizes[name] for name in names]), flush=True)
 """
-"""Program that prints the bytes that columns declare."""
+"""Program that prints the bytes that columns declare, a line for each file."""
 
 
 class Csv:
@@ -269,7 +274,7 @@ class Csv:
             return f"{where if row else 'a cell'} {NOT_UTF8}"
         if count:
             return f"{where} has {count[2]} values for {count[1]} columns: the file is damaged or cut short there"
-        return f"is not a CSV file that can be read ({text.splitlines()[0]})"
+        return f"is not a CSV file that can be read ({text.splitlines()[0]}): repair it, or save it again"
 
     def column(self, name: str) -> pa.ChunkedArray:
         return self.table.column(name)
@@ -443,6 +448,11 @@ class Rows:
         values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).copy()
         if np.isnan(values).any():
             self.missing[name] = np.isnan(values)
+        if (beyond := np.abs(values) > FARTHEST).any():
+            row = int(np.argmax(beyond))
+            raise InputError(
+                f"{self.source}: column {name!r} holds {values[row]} in row {row + 1}, which is no time: repair it"
+            )
         return values, None
 
     def _encode(self, name: str, column: pa.ChunkedArray) -> tuple[Integer[np.ndarray, " rows"], pa.Array]:

@@ -17,7 +17,10 @@ dtype, integer and boolean observations and rewards become float32 (float64 if f
 actions are refused, since discrete actions are not supported.
 """
 
+import io
 import math
+import struct
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -38,7 +41,7 @@ from trajstitch.formats.limits import Budget
 from trajstitch.formats.metadata import from_json, is_ours, to_json
 from trajstitch.formats.rows import from_rows, last_rows, read_provenance, with_note_on_unknown
 from trajstitch.formats.seal import changed
-from trajstitch.formats.spellings import SPELLINGS, as_flags, ends, spelling_of
+from trajstitch.formats.spellings import SPELLINGS, as_flags, ends, require_booleans, spelling_of
 from trajstitch.storage import atomic
 from trajstitch.storage.checksums import checksum
 
@@ -51,6 +54,8 @@ BOUNDARIES = ("offsets", "episode_ends", "episode_starts")
 EXACT_IN_FLOAT32 = 1 << 24
 BLOCK = 1 << 20
 """Bytes read at a time."""
+LONGEST_HEADER = 10_000
+"""Bytes of the text that says what an array is; NumPy takes no longer one either."""
 SEAL = b"trajstitch "
 """Start of the archive's comment in files of ours: the checksum of the members' names and checksums follows."""
 
@@ -124,6 +129,8 @@ class _Archive:
                     raise EOFError("it is cut short")
                 content[at : at + len(part)] = np.frombuffer(part, np.uint8)
                 at += len(part)
+            if dtype.kind == "b":
+                require_booleans(content, f"{self.path}: {name}")
             array = content.view(dtype).reshape(shape, order="F" if fortran else "C")
         return array.astype(dtype.newbyteorder("="), copy=False)
 
@@ -152,12 +159,25 @@ def _seal(archive: zipfile.ZipFile) -> bytes:
 
 
 def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Return the shape, whether it is in Fortran's order, and the dtype of a .npy file."""
+    """Return the shape, whether it is in Fortran's order, and the dtype of a .npy file.
+
+    NumPy reads a header as long as the file says, gigabytes too, before it finds that it is too long.
+    """
     version = np.lib.format.read_magic(file)
-    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    read = {
+        (1, 0): ("<H", np.lib.format.read_array_header_1_0),
+        (2, 0): ("<I", np.lib.format.read_array_header_2_0),
+    }
     if version not in read:
         raise ValueError(f"version {version} of the .npy format")
-    return read[version](file)
+    form, parse = read[version]
+    length = file.read(struct.calcsize(form))
+    size = struct.unpack(form, length)[0]
+    if size > LONGEST_HEADER:
+        raise ValueError(f"a header of {size:,} bytes")
+    with warnings.catch_warnings():  # of headers that Python 2 wrote
+        warnings.simplefilter("ignore")
+        return parse(io.BytesIO(length + file.read(size)))
 
 
 @contextmanager
@@ -268,7 +288,7 @@ def _trajectories(
             provenance=None if provenance is None else read_provenance(provenance, metadata.source),
         )
     except InputError as error:
-        raise InputError(f"{metadata.source}: {error}") from error
+        raise error if metadata.source in str(error) else InputError(f"{metadata.source}: {error}") from error
 
 
 def _of_right_kind(arrays: Mapping[str, np.ndarray], source: str) -> Mapping[str, np.ndarray]:

@@ -7,7 +7,7 @@ beside them, as `sha256sum` writes and checks it. Files of others have no seal, 
 import hashlib
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from trajstitch.data.trajectories import Provenance, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.storage import atomic
 from trajstitch.storage.checksums import checksum
+from trajstitch.storage.locks import turn
 
 CONTENT = "trajstitch_content"
 """Key in `Metadata.extra` of the arrays' checksum, while they are in a file."""
@@ -69,23 +70,27 @@ def _content(data: Trajectories) -> str:
 def sealing_text(path: Path) -> Iterator[Callable[[Path], None]]:
     """Yield what to call with a new text file that is about to take its place within.
 
-    Its checksum is then beside the place, with that of the old file until the new one is there.
+    Its checksum is then beside the place, with that of the old file until the new one is there. Jobs that replace files
+    of one folder do this by turns: of two at once, the file of one and the checksum of the other could stay.
     """
     known: list[str] = []
+    with ExitStack() as turns:
 
-    def begin(fresh: Path) -> None:
-        known[:] = [_sha256(fresh), *(_written(path) if path.exists() else ())]
-        _write(path, known)
+        def begin(fresh: Path) -> None:
+            own = _sha256(fresh)
+            turns.enter_context(turn(path.absolute().parent))
+            known[:] = [own, *(_written(path) if path.exists() else ())]
+            _write(path, known)
 
-    try:
-        yield begin
-    finally:
-        if known:
-            there = _sha256(path) if path.exists() else ""
-            if there in known:
-                _write(path, [there])
-            elif _lines(path) == _lines_of(path, known):  # else another job has written its own
-                _write(path, known[1:])
+        try:
+            yield begin
+        finally:
+            if known:
+                there = _sha256(path) if path.exists() else ""
+                if there in known:
+                    _write(path, [there])
+                elif _lines(path) == _lines_of(path, known):  # else another job has written its own
+                    _write(path, known[1:])
 
 
 def require_free_beside(path: Path, *, force: bool) -> None:

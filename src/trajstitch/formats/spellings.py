@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, UInt8
 
 from trajstitch.data.trajectories import Finding
 from trajstitch.errors import InputError
@@ -37,6 +37,7 @@ def spelling_of(part: str, present: Collection[str], source: str) -> str | None:
 def as_flags(values: np.ndarray, where: str, first_row: int = 0) -> Bool[np.ndarray, " rows"]:
     """Return flags from booleans, or from numbers that are all 0 or 1; `where` names the array in errors."""
     if values.dtype == bool:
+        require_booleans(values.view(np.uint8), where)
         return values
     if values.dtype.kind not in "iuf":
         raise InputError(f"{where} has dtype {values.dtype}: flags are booleans, or numbers that are 0 or 1")
@@ -47,6 +48,12 @@ def as_flags(values: np.ndarray, where: str, first_row: int = 0) -> Bool[np.ndar
             f"{where} is {values[row]} in row {row + first_row}: flags are booleans, or numbers that are 0 or 1"
         )
     return values == 1
+
+
+def require_booleans(content: UInt8[np.ndarray, "..."], where: str) -> None:
+    """Raise if the bytes of booleans are others than 0 and 1: NumPy counts wrongly, and writes where it must not."""
+    if content.max(initial=0) > 1:
+        raise InputError(f"{where} holds booleans that are neither true nor false: save them again")
 
 
 def ends(

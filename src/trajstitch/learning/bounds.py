@@ -42,7 +42,7 @@ class Bounds:
                 limit = f"below {_shown(self.below)}" if math.isfinite(self.below) else "a finite number"
             elif not one <= self.high:
                 limit = f"at most {_shown(self.high)}"
-            elif math.isinf(one):
+            elif _is_infinite(one, whole=whole):
                 limit = "a finite number"
             elif whole and not isinstance(one, Integral):
                 limit = "a whole number"
@@ -51,6 +51,13 @@ class Bounds:
             else:
                 continue
             raise InputError(f"`{name}` must be {limit}, not {_shown(one)}")
+
+
+def _is_infinite(number: Any, *, whole: bool) -> bool:
+    try:
+        return math.isinf(number)
+    except OverflowError:  # an integer that no float can hold
+        return not whole
 
 
 class SeedBounds(Bounds):
@@ -159,4 +166,6 @@ def _parts(annotation: Any) -> Iterator[Any]:
 
 
 def _shown(value: Any) -> str:
-    return str(value) if isinstance(value, Integral) else f"{value:g}"
+    if isinstance(value, Integral):
+        return str(value) if int(value).bit_length() < 200 else f"a number of {int(value).bit_length():,} bits"
+    return f"{value:g}"

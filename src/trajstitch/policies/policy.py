@@ -37,6 +37,10 @@ LOG_STD = (-5.0, 1.0)
 """Bounds of a Gaussian policy's log standard deviation, for actions within ±1."""
 
 
+MOST_SEEDS = 10_000
+"""Policies in one file."""
+
+
 @runtime_checkable
 class Policy(Protocol):
     """One seed's trained policy: all that evaluation and checkpoints need of it."""
@@ -263,6 +267,8 @@ def load_policies(path: str | Path) -> list[Policy]:
         seeds = json.loads(facts["seeds"])
         if not seeds or not isinstance(config, dict) or not all(isinstance(seed, int) for seed in seeds):
             raise TypeError("no seeds, or no config")
+        if len(seeds) > MOST_SEEDS or len(set(seeds)) < len(seeds):
+            raise ValueError(f"more than {MOST_SEEDS:,} seeds, or one of them twice")
         _require_own(path, steps, config)
         return [kind.from_tensors(tensors, seed, steps, config) for seed in seeds]
 

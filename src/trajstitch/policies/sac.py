@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray, Scalar
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
 from trajstitch.learning.bounds import Bounds
 from trajstitch.learning.networks import MLP
@@ -55,9 +55,9 @@ class State(eqx.Module):
     critics: Critics
     target_critics: Critics
     log_temperature: Scalar
-    actor_optimiser: optax.OptState
-    critic_optimiser: optax.OptState
-    temperature_optimiser: optax.OptState
+    actor_optimiser: PyTree
+    critic_optimiser: PyTree
+    temperature_optimiser: PyTree
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class SAC:
     def _adam(self) -> Any:
         return optax.adam(self.learning_rate)
 
-    def _descend(self, model: Any, gradient: Any, optimiser: optax.OptState) -> tuple[Any, optax.OptState]:
+    def _descend(self, model: Any, gradient: Any, optimiser: PyTree) -> tuple[Any, PyTree]:
         """Take one step of Adam."""
         change, optimiser = self._adam.update(gradient, optimiser)
         return optax.apply_updates(model, change), optimiser

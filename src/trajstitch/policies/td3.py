@@ -10,7 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray, Scalar
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
 from trajstitch.learning.bounds import Bounds
 from trajstitch.learning.networks import MLP
@@ -71,8 +71,8 @@ class Networks(eqx.Module):
 class State(Networks):
     """The networks with their optimiser states, for online training."""
 
-    actor_optimiser: optax.OptState
-    critic_optimiser: optax.OptState
+    actor_optimiser: PyTree
+    critic_optimiser: PyTree
 
 
 def part(batch: Batch, index: int) -> Batch:
@@ -177,7 +177,7 @@ class TD3:
     def actor_loss(self, actor: Actor, critics: Critics, batch: Batch) -> Scalar:
         return -critics.first(batch.observation, actor(batch.observation)).mean()
 
-    def descend(self, model: Any, gradient: Any, optimiser: optax.OptState) -> tuple[Any, optax.OptState]:
+    def descend(self, model: Any, gradient: Any, optimiser: PyTree) -> tuple[Any, PyTree]:
         """Take one step of Adam."""
         change, optimiser = optax.adam(self.learning_rate).update(gradient, optimiser)
         return optax.apply_updates(model, change), optimiser

@@ -51,9 +51,11 @@ def _require_free(target: Path, *, force: bool, folder: bool) -> Path:
     """Raise if `target` can be seen not to be writable; return the folder above it that exists."""
     _put_back(target)
     try:
-        taken, is_folder = target.exists(), target.is_dir()
+        taken, is_folder, is_file = target.exists(), target.is_dir(), target.is_file()
     except OSError as error:
         raise _as_input_error(error, target) from error
+    if taken and not (is_folder or is_file):
+        raise InputError(f"{target} is a device or a pipe, which is never replaced: choose another name")
     if taken and is_folder != folder:
         raise InputError(f"{target} is a {'folder' if is_folder else 'file'}: choose another name")
     if taken and not force:

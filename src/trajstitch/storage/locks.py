@@ -7,7 +7,8 @@ import socket
 import threading
 import time
 import weakref
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,9 @@ class _Held:
     holders: int = 0
     """The number of objects that hold it."""
 
+
+PATIENCE = 60.0
+"""Seconds that a job waits for its turn."""
 
 _held: dict[Path, _Held] = {}
 """The locks of this process by their file."""
@@ -85,6 +89,35 @@ def hold(path: Path, holder: Any, what: str) -> None:
         found.thread = threading.current_thread()
         found.holders += 1
         weakref.finalize(holder, _let_go, path, found)
+
+
+@contextmanager
+def turn(folder: Path) -> Iterator[None]:
+    """Wait until no other job has its turn in a folder, and have it within.
+
+    A file system without locks, or a job that keeps its turn for too long, is no reason to wait.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        stop = time.monotonic() + PATIENCE
+        while not _locked(handle) and time.monotonic() < stop:
+            time.sleep(0.005)
+        yield
+    finally:
+        os.close(handle)  # which unlocks it
+
+
+def _locked(handle: int) -> bool:
+    """Return whether a folder is locked now, or can't be."""
+    try:
+        import fcntl  # no Windows
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        pass
+    return True
 
 
 def lost(path: Path) -> bool:

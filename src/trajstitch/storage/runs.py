@@ -211,7 +211,8 @@ class Run:
         """Return the metrics so far, without lines that are damaged, such as one left half-written by a killed job."""
         if not self.path("metrics.jsonl").exists():
             return []
-        found, lines = [], self.path("metrics.jsonl").read_text(errors="replace").split("\n")[:-1]
+        with damaged(self.path("metrics.jsonl")):
+            found, lines = [], self.path("metrics.jsonl").read_text(errors="replace").split("\n")[:-1]
         for line in lines:
             with suppress(ValueError, RecursionError):
                 value = json.loads(line)

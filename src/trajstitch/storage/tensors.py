@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,8 @@ from trajstitch.storage.checksums import CHANGED, KEY, checksum
 
 AGAIN = "copy it again, or remove it to make it again"
 """What to do about a file that has changed."""
+AT_ONCE = 64 << 20
+"""Bytes of arrays that are read before the file is opened again."""
 PLACE = "belongs_to"
 """The key of a file's metadata with the run and the place in it that it was written for."""
 
@@ -64,10 +66,7 @@ def read_tensors(path: str | Path, belongs_to: str = "") -> tuple[dict[str, np.n
     try:
         with safe_open(path, framework="numpy") as file:
             names, facts = sorted(file.keys()), file.metadata() or {}
-        tensors = {}
-        for name in names:  # opened again for each array: an open file keeps in memory all that was read from it
-            with safe_open(path, framework="numpy") as file:
-                tensors[name] = file.get_tensor(name)
+        tensors = dict(_arrays(path, names))
     except Exception as error:  # the library's own, of many types
         raise InputError(f"{path}: can't be read ({error}): {AGAIN}") from error
     written = facts.pop(KEY, None)
@@ -77,6 +76,25 @@ def read_tensors(path: str | Path, belongs_to: str = "") -> tuple[dict[str, np.n
     if belongs_to and place != belongs_to:
         raise InputError(f"{path}: belongs to another run, or to another place in this one: remove it to make it again")
     return tensors, facts
+
+
+def _arrays(path: str | Path, names: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield a file's arrays.
+
+    An open file keeps in memory all that was read from it, and opening it takes longer the more arrays it has: it is
+    opened again from time to time.
+    """
+    left = list(reversed(names))
+    while left:
+        read = 0
+        with safe_open(path, framework="numpy") as file:
+            while left and read < AT_ONCE:
+                name = left.pop()
+                array = file.get_tensor(name)
+                if array.dtype == bool and array.view(np.uint8).max(initial=0) > 1:  # NumPy counts them wrongly
+                    raise ValueError(f"{name} holds booleans that are neither true nor false")
+                read += array.nbytes
+                yield name, array
 
 
 def _checksum(tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> str:
