@@ -184,6 +184,7 @@ def test_each_model_is_kept_as_soon_as_it_is_fitted(source, tmp_path, monkeypatc
         assert stitch(source, halved, tmp_path / "halved") == 130
     assert {path.name for path in (tmp_path / "halved").glob("model*")} == {
         "model-likelihood.safetensors",
+        "model-consistency.safetensors",
         "model-inverse.safetensors",
     }
     for module, name in ((jump_tests, "fit_dynamics"), (pipeline, "fit_inverse")):
