@@ -16,12 +16,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import tyro
 from rich.table import Table
 
-from trajstitch import formats
 from trajstitch.benchmark.collect import Collect, collect
 from trajstitch.cli.output import stdout
+from trajstitch.data.trajectories import Trajectories
 from trajstitch.experiments import pages, provenance
 from trajstitch.storage.markdown import markdown_table
 
@@ -55,7 +56,7 @@ def main(asked: Benchmark) -> None:
     call = provenance.this_call()
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
-        formats.save(collect(Collect(asked.set, asked.transitions)), f"npz:{here / 'data.npz'}")
+        save_plainly(collect(Collect(asked.set, asked.transitions)), here / "data.npz")
         archive = subprocess.run(["git", "archive", asked.revision, "src"], cwd=ROOT, check=True, capture_output=True)
         (here / "before").mkdir()
         subprocess.run(["tar", "-x", "-C", here / "before"], input=archive.stdout, check=True)
@@ -88,6 +89,20 @@ def main(asked: Benchmark) -> None:
             f"{markdown_table(head, rows)}\n\nCommand: `python benchmarks/{call['command']}`. Commit {call['commit']}. "
             f"Machine: {call['machine']}. Versions: {known}.\n",
         )
+
+
+def save_plainly(data: Trajectories, path: Path) -> None:
+    """Write the arrays under the names that every version reads: ours of today have a checksum."""
+    rows = data.state_rows
+    np.savez(
+        path,
+        observations=data.observations[rows],
+        next_observations=data.observations[rows + 1],
+        actions=data.actions,
+        rewards=data.rewards,
+        terminated=data.terminated,
+        truncated=data.truncated,
+    )
 
 
 def timed(here: Path, source: Path, name: str, flags: list[str]) -> dict[str, float]:
