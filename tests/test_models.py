@@ -199,7 +199,7 @@ def ends_at_a_goal(random: np.random.Generator, lengths: np.ndarray, reached: np
 
 
 @pytest.mark.parametrize("kind", ["reached at any time", "one long episode"])
-def test_a_reward_that_is_known_beats_its_baseline_whatever_the_lengths(kind):
+def test_a_reward_that_is_known_beats_its_baseline_at_any_lengths(kind):
     """A model that sees ends knows these rewards, whether an episode of one step is rewarded or a very long one."""
     random = np.random.default_rng(0)
     if kind == "reached at any time":

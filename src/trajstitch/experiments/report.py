@@ -15,6 +15,8 @@ from trajstitch.experiments.experiment import Experiment
 from trajstitch.experiments.expert_distance import DISTANCES
 from trajstitch.storage.markdown import markdown_table
 
+SHORT = 3
+"""Sets of which a summary shows the scores."""
 GOOD_JUMP = 0.2
 """The median jump should miss its target by less than this share of its length."""
 
@@ -105,30 +107,32 @@ def alarms(table: Table) -> list[str]:
 
 
 def summary_facts(table: Table, experiment: Experiment) -> dict[str, Any]:
-    """Return what a summary says: scores on the first task's sets, by the methods measured on all of them."""
+    """Return what a summary says: scores on three sets of the first task and on all, by methods measured on those."""
     task = table.sets[0].partition("/")[0]
-    names = [name for name in table.sets if name.partition("/")[0] == task]
+    names = [name for name in table.sets if name.partition("/")[0] == task][:SHORT]
     methods = [method for method in table.methods if all((name, method) in table.cells for name in names)]
-    some = Table([one for one in table.results if one["set"] in names and one["method"] in methods], methods)
+    some = Table([one for one in table.results if one["method"] in methods], methods)
     pairs = [(ours, theirs) for ours, theirs in measured_pairs(table, experiment) if {ours, theirs} <= {*methods}]
-    return {"short": score_table(some.last, some, experiment), "main_losses": losses(table, experiment, pairs)}
+    return {"short": score_table(some.last, some, experiment, names), "main_losses": losses(table, experiment, pairs)}
 
 
-def score_table(scores: Scores, table: Table, experiment: Experiment) -> str:
-    shown = {}
-    for name in table.sets:
+def score_table(scores: Scores, table: Table, experiment: Experiment, names: Sequence[str] | None = None) -> str:
+    """Return the scores on each set, or on those named, and on all sets on which every method is measured."""
+    shown, names = {}, table.sets if names is None else names
+    for name in names:
         best = scores.best(name, table.methods)
         for method in table.methods:
             found = scores.scores.get((name, method))
             text = NONE if found is None else str(Summary.of(found))
             shown[name, method] = f"**{text}**" if method in best else text
     total = {method: str(scores.total(method, table.common) or NONE) for method in table.methods}
+    total_name = "IQM [95 %]" if len(names) == len(table.sets) else f"IQM of all {len(table.common)} sets [95 %]"
     titles = [experiment.label(method) for method in table.methods]
     if experiment.by_method:
-        rows = [[experiment.label(m), *(shown[name, m] for name in table.sets), total[m]] for m in table.methods]
-        return markdown_table(["method", *table.sets, "IQM [95 %]"], rows)
-    rows = [[name, *(shown[name, method] for method in table.methods)] for name in table.sets]
-    return markdown_table(["set", *titles], [*rows, ["IQM [95 %]", *total.values()]])
+        rows = [[experiment.label(m), *(shown[name, m] for name in names), total[m]] for m in table.methods]
+        return markdown_table(["method", *names, total_name], rows)
+    rows = [[name, *(shown[name, method] for method in table.methods)] for name in names]
+    return markdown_table(["set", *titles], [*rows, [total_name, *total.values()]])
 
 
 def paper_table(table: Table, experiment: Experiment) -> str | None:

@@ -82,7 +82,7 @@ class Columns:
         if self.reward and self.cost:
             raise InputError(
                 f"`columns.reward` is {self.reward!r} and `columns.cost` is {self.cost!r}: name one of them, or add a "
-                "column that says what both are worth together"
+                "column with the reward less the cost"
             )
         for name in ("action_low", "action_high"):
             if any(isinstance(one, float) and math.isnan(one) for one in getattr(self, name)):
