@@ -244,9 +244,9 @@ def test_two_million_transitions_are_drawn_in_two_seconds(tmp_path):
     page.write_text(render([stitch_entry(large_run(2_000_000))]))
     assert page.stat().st_size < 5_000_000
     took = []
-    for _ in range(3):  # other work on the machine slows a page down, and nothing makes it faster than it is
+    for _ in range(3):  # each of them a fresh browser
         with browser.browser() as found:
             took.append(browser.open_page(found, page))
             assert found.execute_script(EMPTY) == []
             assert browser.errors(found) == []
-    assert min(took) < 2
+    assert max(took) < 2
