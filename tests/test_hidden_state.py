@@ -163,3 +163,15 @@ def test_a_finished_run_is_read_with_what_its_models_saw(tmp_path: Path, monkeyp
     (again,) = stitch_together([job])[0]
     assert again.after.equals(done.after)
     assert again.reports == done.reports
+
+
+def test_models_that_were_kept_before_any_saw_it_have_seen_nothing(tmp_path: Path) -> None:
+    run = Run.start(tmp_path / "run", "stitch", {})
+    job = StitchJob(ALL["two-leg"].collect(0), BRIEF, run=run)
+    models, reports = Stages(job).models()
+    tensors, facts = run.read("models")
+    run.write_tensors("models", tensors, reports=facts["reports"])
+    again = Stages(job)
+    assert again.models()[1] == reports
+    assert not again.step_before
+    assert again.models()[0].inverse.low.tolist() == models.inverse.low.tolist()

@@ -273,7 +273,7 @@ class Stages:
         if self.run is not None and self.run.has(file):
             _, facts = self.run.read(file)
             with damaged(self.run.path(f"{file}.safetensors")):
-                stored, seen = json.loads(facts["report"]), StepBefore(**json.loads(facts["step_before"]))
+                stored, seen = json.loads(facts["report"]), _step_before(facts)
                 report = None if stored is None else FitReport.from_json(stored)
             if seen and not self.step_before:
                 self._see(seen)
@@ -297,7 +297,7 @@ class Stages:
         _, facts = run.read("models")
         with damaged(run.path("models.safetensors")):
             reports = [FitReport.from_json(report) for report in json.loads(facts["reports"])]
-            self._see(StepBefore(**json.loads(facts["step_before"])))
+            self._see(_step_before(facts))
         return run.read_tree("models", like=untrained_models(self.config, self.data, self.models_key)), reports
 
     def _write_models(self, run: Run, found: tuple[Models, list[FitReport]]) -> None:
@@ -407,6 +407,11 @@ def untrained_models(config: StitchConfig, data: Trajectories, key: PRNGKeyArray
     """Return models of the shapes that fitting gives, to read trained ones into."""
     tests = {name: test.untrained(data, key) for name, test in config.tests.items()}
     return Models(config.inverse.init(key, data), config.reward.untrained(key, data), tests)
+
+
+def _step_before(facts: dict[str, str]) -> StepBefore:
+    """Return what the models of a file saw of the step before: nothing, if the file is from before they could."""
+    return StepBefore(**json.loads(facts.get("step_before", "{}")))
 
 
 def _model(models: Models, name: str) -> Any:
