@@ -28,6 +28,14 @@ def minari_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return store
 
 
+@pytest.fixture(autouse=True, scope="module")
+def room_for_programs() -> None:
+    """The programs of thousands of tests would take more memory maps than a process may have."""
+    from trajstitch.learning.compiled import forget_if_many
+
+    forget_if_many()
+
+
 @pytest.fixture
 def wrong_types(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the test give arguments of wrong types or shapes, as users may; the error they get is what it tests."""

@@ -1,6 +1,7 @@
 """The training loop: exact, resumable, and blind to who trains beside whom."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trajstitch.errors import InputError
+from trajstitch.learning import compiled
 from trajstitch.learning.buffer import SMALLEST, Slices, buffer_size, fill_buffer
 from trajstitch.learning.fit import Objective, State, begin, fit, member
 from trajstitch.learning.networks import MLP
@@ -204,3 +206,25 @@ def test_no_data_is_a_clear_error():
     for slices in (None, Slices(np.zeros(2, int), np.array([5, 0]))):
         with pytest.raises(InputError, match="nothing to train on"):
             fit(algorithm, start(algorithm, 2), line(0 if slices is None else 5), slices)
+
+
+def maps() -> int:
+    return len(compiled.MAPS.read_bytes().splitlines())
+
+
+@pytest.mark.skipif(not compiled.MAPS.exists(), reason="only Linux counts a process's memory maps")
+def test_programs_are_forgotten_before_a_process_has_too_many_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One map too many and XLA ends the process: on Linux after some 65,000, by twenty data sets of other shapes."""
+    x, y = line()
+
+    def before_the_next_fit(batch: int, allowed: int) -> int:
+        monkeypatch.setattr(compiled, "MAPS_ALLOWED", tmp_path / "allowed")
+        compiled.MAPS_ALLOWED.write_text(f"{allowed}\n")
+        trained = fit(Regression(steps=2, batch_size=batch), start(Regression()), (x, y))
+        assert jnp.isfinite(member(trained.model, 0)(x)).all()
+        return maps()
+
+    few = before_the_next_fit(2, 1)
+    many = max(before_the_next_fit(batch, 10_000_000) for batch in range(3, 13))
+    assert many > few + 50
+    assert before_the_next_fit(13, 1) < many - 50

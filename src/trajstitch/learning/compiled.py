@@ -1,9 +1,10 @@
-"""Compiled functions whose results are not waited for, and waiting that Ctrl-C ends."""
+"""Compiled functions whose results are not waited for, waiting that Ctrl-C ends, and room for more programs."""
 
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import equinox as eqx
@@ -77,3 +78,23 @@ def wait_for(values: T) -> T:
     if failed:
         raise failed[0]
     return values
+
+
+MAPS = Path("/proc/self/maps")
+MAPS_ALLOWED = Path("/proc/sys/vm/max_map_count")
+
+
+def forget_if_many() -> None:
+    """Forget all compiled programs once they take half of the memory maps that Linux allows a process.
+
+    Each program takes dozens of maps, for as long as it is remembered. A process that needs one map too many is ended
+    within XLA, without an error that could be caught: after some twenty data sets of different shapes.
+    """
+    try:
+        allowed = int(MAPS_ALLOWED.read_text())
+        with MAPS.open("rb") as maps:
+            taken = sum(1 for _ in maps)
+    except (OSError, ValueError):  # no Linux, or a sandbox without /proc
+        return
+    if taken > allowed // 2:
+        jax.clear_caches()

@@ -29,7 +29,7 @@ from jaxtyping import Array, Float, Integer, Key, PRNGKeyArray
 
 from trajstitch.errors import InputError
 from trajstitch.learning.buffer import Slices, padded
-from trajstitch.learning.compiled import compiled, wait_for
+from trajstitch.learning.compiled import compiled, forget_if_many, wait_for
 from trajstitch.progress import progress
 
 Metrics = dict[str, Array]
@@ -149,6 +149,7 @@ def fit(
         raise InputError(f"{title}: there is nothing to train on")
     assert len(slices.rows) == members
     assert np.max(slices.first + slices.rows) <= rows
+    forget_if_many()
     slices = Slices(*(jnp.asarray(part, jnp.int32) for part in slices))
     data, held_out = jax.device_put((padded(data), held_out))
     done = int(state.step)
