@@ -1,12 +1,12 @@
 """How much memory each stage of stitching takes, beside what `stitch` says before the work.
 
-    python benchmarks/memory.py --sizes 50000 200000 1000000 --page docs/results/memory.md
+    python benchmarks/memory.py --sizes 50000 200000 1000000 5000000 --page docs/results/memory.md
 
 The data is random, with HalfCheetah's sizes, every candidate is an edge, and the values used by passes let every
 tenth step jump: hardly a data set can need more. Networks are tiny and hardly trained, since their memory does not
 grow with the data. A stage's peak is the most that the process held while it ran, including the results of the stages
-before it. Each size is measured in a process of its own; the memory of 5M transitions is extrapolated from the least
-and the largest. Linux only, as it reads /proc.
+before it. Each size is measured in a process of its own, and kept for this commit: the same command goes on where it
+was ended. Linux only, as it reads /proc.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -49,8 +50,8 @@ from trajstitch.stitching.precedent import Precedent
 from trajstitch.storage.markdown import markdown_table
 
 GIB = 2**30
-LARGEST = 5_000_000
-"""Transitions that are extrapolated to."""
+KEPT = Path("benchmarks/results/memory")
+"""What was measured, a file for each commit, preset and size."""
 
 
 def random_data(steps: int, length: int = 1000, size: int = 17, actions: int = 6) -> Trajectories:
@@ -103,14 +104,17 @@ class Peaks:
 
     def __init__(self) -> None:
         self.rows: dict[str, tuple[int, int]] = {}
+        self.seconds: dict[str, float] = {}
         gc.collect()
         self.before = _memory("VmRSS")
 
     def measure(self, name: str, work: Callable[[], Any]) -> Any:
         Path("/proc/self/clear_refs").write_text("5")  # from here on, the peak is of what follows
+        started = time.monotonic()
         result = work()
+        self.seconds[name] = round(time.monotonic() - started, 1)
         self.rows[name] = _memory("VmHWM") - self.before, _memory("VmRSS") - self.before
-        logger.info(f"{name}: at most {self.rows[name][0] / GIB:.2f} GiB")
+        logger.info(f"{name}: at most {self.rows[name][0] / GIB:.2f} GiB, {self.seconds[name]:,.1f} s")
         return result
 
 
@@ -152,7 +156,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             paths = peaks.measure("plan", lambda: improve_together(config, [task])[0].paths)
         better = peaks.measure("result", paths.trajectories)
         peaks.measure("saving the result", lambda: formats.save(better, f"npz:{folder}/result.npz"))
-    facts = {"transitions": data.steps, "edges": edges, "before": peaks.before, "stages": peaks.rows}
+    facts = {
+        "transitions": data.steps,
+        "edges": edges,
+        "before": peaks.before,
+        "stages": peaks.rows,
+        "seconds": peaks.seconds,
+    }
     return facts | {"told": needed(data, config).most}
 
 
@@ -172,14 +182,14 @@ def main() -> None:
         measure(argparse.Namespace(**{**vars(options), "transitions": 4000}))  # what is compiled stays
         print(json.dumps(measure(argparse.Namespace(**vars(options), transitions=options.sizes[0]))))
         return
-    call, found = provenance.this_call(), [_elsewhere(options, size) for size in sorted(options.sizes)]
+    call = provenance.this_call()
+    found = [_kept(options, size, call["commit"]) for size in sorted(options.sizes)]
     least, whole = found[0], found[-1]
     rows = []
     for name, (peak, after) in whole["stages"].items():
         grows = (peak - least["stages"][name][0]) / max(whole["transitions"] - least["transitions"], 1)
-        expected = whole["before"] + peak + grows * (LARGEST - whole["transitions"])
-        rows.append([name, _gib(peak), _gib(after), f"{grows:,.0f}", _gib(expected)])
-    head = ("stage", "peak", "left after it", "bytes per transition", f"{LARGEST:,} transitions")
+        rows.append([name, _gib(peak), _gib(after), f"{grows:,.0f}", f"{whole['seconds'][name]:,.0f}"])
+    head = ("stage", "peak", "left after it", "bytes per transition", "seconds")
     table = Table(*head, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*row)
@@ -199,9 +209,10 @@ def main() -> None:
             options.page,
             f"# Memory\n\nWhat each stage of stitching with `{options.preset}` takes beside what the process held "
             f"before, at {whole['transitions']:,} transitions of 17 columns and 6 actions: its peak, what is left "
-            f"after it, and how it grows from {least['transitions']:,} transitions on. The last column extrapolates to "
-            f"{LARGEST:,}, and was not run. The data is random and every candidate is an edge ("
-            f"{whole['edges'] / whole['transitions']:.0f} a transition), so hardly a data set needs more.\n\n"
+            f"after it, and how it grows from {least['transitions']:,} transitions on; before the first stage it held "
+            f"{_gib(whole['before'])}. Seconds are of networks that hardly train, and other work may have run beside. "
+            f"The data is random and every candidate is an edge ({whole['edges'] / whole['transitions']:.0f} a "
+            "transition), so hardly a data set needs more.\n\n"
             f"{markdown_table(head, rows)}\n\n`stitch` says before the work what it will take at most:\n\n"
             f"{markdown_table(('transitions', 'measured', 'told'), told)}\n\n"
             f"![Memory by the number of transitions]({options.page.with_suffix('.svg').name})\n\n"
@@ -227,6 +238,15 @@ def _peak(one: dict[str, Any]) -> float:
 
 def _gib(count: float) -> str:
     return f"{count / GIB:.2f} GiB"
+
+
+def _kept(options: argparse.Namespace, transitions: int, commit: str) -> dict[str, Any]:
+    path = KEPT / f"{commit}-{options.preset}-{options.steps}-{options.k}-{transitions}.json"
+    if not path.exists():
+        found = _elsewhere(options, transitions)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found) + "\n")
+    return json.loads(path.read_text())
 
 
 def _elsewhere(options: argparse.Namespace, transitions: int) -> dict[str, Any]:
