@@ -30,8 +30,8 @@ from trajstitch.policies.bc import BC, WeightedBC
 from trajstitch.policies.iql import IQL
 from trajstitch.policies.td3_bc import TD3BC
 from trajstitch.policies.train import CHUNK, Algorithm, initial_state
+from trajstitch.storage.circumstances import command_line, machine, versions
 from trajstitch.storage.markdown import markdown_table
-from trajstitch.storage.runs import command_line, machine, versions
 
 TARGETS = {
     "bc": (BC(standardise=False), 15, 15.0),

@@ -24,7 +24,7 @@ from trajstitch.models.dynamics import Dynamics
 from trajstitch.stitching.config import preset
 from trajstitch.stitching.graph import EdgeScorer, Models, build_graph
 from trajstitch.stitching.jump_tests import Likelihood
-from trajstitch.storage.runs import machine
+from trajstitch.storage.circumstances import machine
 
 
 def main() -> None:

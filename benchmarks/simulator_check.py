@@ -29,8 +29,8 @@ from trajstitch.stitching.graph import EdgeScorer, build_graph
 from trajstitch.stitching.improve import improve_together
 from trajstitch.stitching.jump_tests import Consistency, JumpTest, Likelihood
 from trajstitch.stitching.pipeline import Stages, StitchJob
+from trajstitch.storage.circumstances import command_line, machine, versions
 from trajstitch.storage.markdown import markdown_table
-from trajstitch.storage.runs import command_line, machine, versions
 
 TASKS = ("hopper", "walker2d", "halfcheetah")
 GREEN, ORANGE = "#1a9e6e", "#d97706"

@@ -50,8 +50,9 @@ from trajstitch.stitching.jump_tests import Consistency, Likelihood
 from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.pipeline import Stages, StitchJob
+from trajstitch.storage.circumstances import command_line, machine, versions
 from trajstitch.storage.markdown import markdown_table
-from trajstitch.storage.runs import Run, command_line, machine, versions
+from trajstitch.storage.runs import Run
 
 TURNS = 5
 PAD = 64

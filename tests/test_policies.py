@@ -36,7 +36,8 @@ from trajstitch.policies.policy import (
 from trajstitch.policies.td3_bc import TD3BC
 from trajstitch.policies.train import deploy, initial_state, train
 from trajstitch.policies.training_data import Sizes, policy_normaliser
-from trajstitch.storage.runs import Run, tensors_of
+from trajstitch.storage.runs import Run
+from trajstitch.storage.trees import tensors_of
 
 LOW, HIGH = -2.0, 4.0
 SPACE = Metadata("one-step", action_space=Box(LOW, HIGH, (1,), np.float32))

@@ -31,7 +31,7 @@ from trajstitch.evaluation.processes import light_processes
 from trajstitch.learning.bounds import SEED, Bounds, check_bounds
 from trajstitch.policies.policy import Layers
 from trajstitch.progress import progress
-from trajstitch.storage.runs import versions
+from trajstitch.storage.circumstances import versions
 
 SHARD_STEPS = 8_000
 """Transitions of a shard: about a second of work, so that progress shows and processes finish together."""

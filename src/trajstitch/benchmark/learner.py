@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from trajstitch.benchmark.exploration import Environment
 from trajstitch.policies.online import Online
 from trajstitch.policies.td3 import Batch
-from trajstitch.storage.runs import tensors_of, tree_from
+from trajstitch.storage.trees import tensors_of, tree_from
 
 
 class Learner:

@@ -10,7 +10,7 @@ import numpy as np
 from trajstitch.data import environments, maze
 from trajstitch.data.trajectories import Metadata, Trajectories
 from trajstitch.progress import progress
-from trajstitch.storage.runs import versions
+from trajstitch.storage.circumstances import versions
 
 REFERENCE = (11.97, 51.47)
 """Mean returns of random actions and of driving to the goal at full speed, each of 1,000 episodes: `references`."""

@@ -8,7 +8,8 @@ from trajstitch.data.trajectories import Trajectories
 from trajstitch.evaluation.compare import compare
 from trajstitch.policies.policy import load_policies
 from trajstitch.policies.train import split_episodes
-from trajstitch.storage.runs import Run, versions
+from trajstitch.storage.circumstances import versions
+from trajstitch.storage.runs import Run
 
 
 def compare_runs(folders: Sequence[Path], data: Trajectories, held_out: Trajectories | None = None) -> dict[str, Any]:

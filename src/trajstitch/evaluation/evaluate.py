@@ -28,7 +28,8 @@ from trajstitch.formats import metadata
 from trajstitch.learning.bounds import SEED, Bounds, check_bounds, check_seeds
 from trajstitch.policies.policy import Policy, checkpoints, load_policies
 from trajstitch.progress import progress
-from trajstitch.storage.runs import Run, damaged, versions
+from trajstitch.storage.circumstances import versions
+from trajstitch.storage.runs import Run, damaged
 
 FIRST_SEED = 30_000
 """Seed of the first episode; the built-in policies were chosen and measured on other seeds."""

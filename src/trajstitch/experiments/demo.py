@@ -27,8 +27,9 @@ from trajstitch.learning.bounds import SEED, Bounds
 from trajstitch.progress import SafeConsole
 from trajstitch.stitching.config import preset
 from trajstitch.storage.atomic import replacing
+from trajstitch.storage.circumstances import machine, versions
 from trajstitch.storage.markdown import markdown_table
-from trajstitch.storage.runs import damaged, machine, versions
+from trajstitch.storage.runs import damaged
 from trajstitch.workflow.budget import with_share
 from trajstitch.workflow.learn import Learned
 

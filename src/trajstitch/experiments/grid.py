@@ -42,8 +42,9 @@ from trajstitch.policies.training_data import TrainingData
 from trajstitch.progress import logger
 from trajstitch.stitching.config import StitchConfig
 from trajstitch.stitching.pipeline import StitchJob
-from trajstitch.storage.runs import Run, tensors_of, tree_from, write_json
+from trajstitch.storage.runs import Run, write_json
 from trajstitch.storage.tensors import read_tensors, save_tensors
+from trajstitch.storage.trees import tensors_of, tree_from
 
 SAVE_SECONDS = 60
 """The state of a training is saved this often."""

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trajstitch.storage.runs import command_line, machine, versions
+from trajstitch.storage.circumstances import command_line, machine, versions
 
 PACKAGE = Path(__file__).parents[1]
 

@@ -19,7 +19,8 @@ from jaxtyping import Shaped
 
 from trajstitch.data import ragged, spaces
 from trajstitch.errors import InputError
-from trajstitch.formats.arrow import arrow_errors, declared_sizes
+from trajstitch.formats.arrow import declared_sizes
+from trajstitch.formats.arrow_columns import arrow_errors
 from trajstitch.formats.files import library
 from trajstitch.formats.limits import Budget
 from trajstitch.formats.spellings import as_flags

@@ -31,7 +31,8 @@ from trajstitch.data.mend import FOUND
 from trajstitch.data.trajectories import Finding, Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import files
-from trajstitch.formats.arrow import Kind, Rows, open_table
+from trajstitch.formats.arrow import Kind, open_table
+from trajstitch.formats.arrow_columns import Rows
 from trajstitch.formats.columns import Columns, describe, listed, require_columns, resolve
 from trajstitch.formats.limits import Budget
 from trajstitch.formats.metadata import AGAIN, from_json, parse_object, to_json, without_seal

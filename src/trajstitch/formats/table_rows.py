@@ -13,7 +13,8 @@ from jaxtyping import Bool, Integer, Shaped
 from trajstitch.data.labels import Labels, usual_step
 from trajstitch.data.trajectories import Finding, Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
-from trajstitch.formats.arrow import Kind, Rows
+from trajstitch.formats.arrow import Kind
+from trajstitch.formats.arrow_columns import Rows
 from trajstitch.formats.columns import TIMES, Columns, listed
 from trajstitch.formats.rows import from_rows, read_provenance
 from trajstitch.formats.spellings import ends

@@ -12,7 +12,8 @@ from trajstitch.data.checks import column_names
 from trajstitch.data.labels import SECOND, Labels, distinct
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
-from trajstitch.formats.arrow import BETWEEN, Kind
+from trajstitch.formats.arrow import Kind
+from trajstitch.formats.arrow_columns import BETWEEN
 from trajstitch.formats.columns import Columns
 from trajstitch.progress import progress
 

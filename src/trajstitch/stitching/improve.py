@@ -19,8 +19,8 @@ from trajstitch.stitching.diversify import add_walks
 from trajstitch.stitching.graph import EdgeScorer, StitchGraph
 from trajstitch.stitching.greedy import one_pass
 from trajstitch.stitching.paths import Jumps, Paths
-from trajstitch.storage.runs import tensors_of, tree_from
 from trajstitch.storage.tensors import under
+from trajstitch.storage.trees import tensors_of, tree_from
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,8 @@ checksum, in which the run and the file's place take part: one that has changed 
 refused. No link in the folder may lead out of it.
 """
 
-import importlib.metadata
 import json
-import os
-import platform
 import re
-import shlex
-import sys
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -30,9 +25,11 @@ import numpy as np
 from trajstitch.errors import InputError, JobError
 from trajstitch.storage.atomic import PREFIX, replacing, require_free
 from trajstitch.storage.checksums import checksum, sealed, unsealed
+from trajstitch.storage.circumstances import command_line, machine, versions
 from trajstitch.storage.links import require_no_way_out
 from trajstitch.storage.locks import hold, lost
 from trajstitch.storage.tensors import read_tensors, save_tensors
+from trajstitch.storage.trees import REMOVE, tensors_of, tree_from
 
 RUN_FORMAT = 3
 """Version of the layout of run folders. Raise it when runs written before can no longer be read."""
@@ -40,13 +37,8 @@ RUN_FORMAT = 3
 LOCK = f"{PREFIX}lock"
 """The file in a run's folder that is locked while a job works in it."""
 
-PACKAGES = ("trajstitch", "jax", "numpy", "gymnasium", "mujoco", "minari")
-
 LIST = "list"
 """The key of a list in a JSON file, which holds an object."""
-
-REMOVE = "remove it to make it again"
-"""What to do about a damaged file of a run."""
 
 AnyRun = TypeVar("AnyRun", bound="Run")
 T = TypeVar("T")
@@ -391,82 +383,3 @@ def _require_format(facts: dict[str, Any], folder: Path) -> None:
         f"{folder}: was made by {'an older' if older else 'a newer'} version of trajstitch (run format {found}, this "
         f"version reads {RUN_FORMAT}): {advice}"
     )
-
-
-def tensors_of(tree: Any) -> dict[str, np.ndarray]:
-    """Return a pytree's arrays by their paths; random keys as the integers they consist of."""
-    import equinox as eqx
-    import jax
-
-    return {
-        jax.tree_util.keystr(path): np.asarray(_raw(leaf))
-        for path, leaf in jax.tree.leaves_with_path(tree)
-        if eqx.is_array(leaf)
-    }
-
-
-def tree_from(tensors: dict[str, np.ndarray], like: Any, where: str) -> Any:
-    """Return `like` with its arrays replaced by those of `tensors`: the inverse of `tensors_of`.
-
-    `where` names the file in errors.
-    """
-    import equinox as eqx
-    import jax
-    import jax.numpy as jnp
-
-    def leaf(path: Any, old: Any) -> Any:
-        if not eqx.is_array(old):
-            return old
-        name = jax.tree_util.keystr(path)
-        raw = _raw(old)
-        if name not in tensors or (tensors[name].shape, tensors[name].dtype) != (np.shape(raw), raw.dtype):
-            raise InputError(f"{where}: {name} doesn't fit this config and data: {REMOVE}")
-        fresh = jnp.asarray(tensors[name])
-        return jax.random.wrap_key_data(fresh) if _is_key(old) else fresh
-
-    return jax.tree_util.tree_map_with_path(leaf, like)
-
-
-def _is_key(leaf: Any) -> bool:
-    import jax
-
-    return jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _raw(leaf: Any) -> Any:
-    import jax
-
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the installed packages that results depend on."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def machine() -> str:
-    """Return this machine's accelerator (if any), number of cores and processor, as text."""
-    import jax
-
-    device = jax.devices()[0]
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        processor = platform.machine()
-    cores = f"{os.cpu_count()} × {processor}"
-    return cores if device.platform == "cpu" else f"{device.device_kind}, {cores}"
-
-
-def command_line() -> str:
-    """Return this process's command line as a user would type it."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    program = Path(sys.argv[0]).name if spec is None else f"python -m {spec.name}"
-    ours = program in ("trajstitch", "python -m trajstitch.__main__")
-    return " ".join(["trajstitch" if ours else program, *map(shlex.quote, sys.argv[1:])])

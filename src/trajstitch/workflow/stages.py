@@ -46,7 +46,8 @@ from trajstitch.stitching.guards import hidden_state
 from trajstitch.stitching.pipeline import StitchJob, stitch_together
 from trajstitch.stitching.result import assemble
 from trajstitch.storage.checksums import checksum_of_files
-from trajstitch.storage.runs import REMOVE, Run, damaged
+from trajstitch.storage.runs import Run, damaged
+from trajstitch.storage.trees import REMOVE
 from trajstitch.workflow import verdict
 from trajstitch.workflow.budget import PolicyPlan, StitchPlan, Timings, due, in_words, plan_policies, plan_stitching
 from trajstitch.workflow.choice import Choice, Row, choose_by_estimates, choose_by_rollouts
