@@ -23,9 +23,9 @@ from trajstitch.progress import logger, progress
 from trajstitch.stitching.acceptance import PlannedEdges, Rules, Summary, propose
 from trajstitch.stitching.graph import EdgeScorer, StitchGraph
 from trajstitch.stitching.paths import Paths, choose, without_unused_jumps
-from trajstitch.stitching.planning import Plan, Problem, solve
+from trajstitch.stitching.planning import Plan, Problem, Solution, solve
 from trajstitch.stitching.rewards import PlanRewards
-from trajstitch.stitching.walk import Furthest, Visited, walk
+from trajstitch.stitching.walk import Furthest, Visited, Walks, walk
 
 VISITS_A_JUMP = 5
 """Trajectories that may visit a state, for each that may make the same jump: where a model is wrong about a jump, such
@@ -71,15 +71,10 @@ def plan_with_capacity(
     ]
     with progress("plan", len(parts), "parts") as advance:
         for part in parts:
-            visits = count_visits(result)
-            uses = count_uses(result, graph)
-            full, used_up = visits >= most_visits, uses >= most_uses
-            around, walkers = problem.around(full, used_up), np.sort(part[~rebuilt[part]])
-            solution = solve(around, config) if full.any() or used_up.any() else free
-            actions = ActionValues.of(around, solution.values, graph.offsets)
-            room = Room(most_visits - visits, most_uses - uses)
-            best = BestFreeAction(graph, actions, room, None if rewards is None else rewards.stops)
-            walks = walk(logged, graph, best, rules.longest(logged), walkers, beyond_ends=True)
+            walkers = np.sort(part[~rebuilt[part]])
+            room = Room.beside(result, graph, most_visits, most_uses)
+            walks = _walk_around(problem, config, free, graph, logged, room, rewards, rules.longest(logged), walkers)
+            del room
             new = propose(logged, walks, chosen, scorer, rules, key, result.jumps, rewards)
             accepted = np.zeros(len(data), bool)
             accepted[walkers] = new.accepted[walkers]
@@ -90,6 +85,31 @@ def plan_with_capacity(
                 result = without_unused_jumps(choose(replace(result, jumps=new.paths.jumps), new.paths, accepted))
             advance(1, rebuilt=int(rebuilt.sum()))
     return result, Summary.of(result, int(proposed.sum()), int(rebuilt.sum()), int(jumps.sum()))
+
+
+def _walk_around(
+    problem: Problem,
+    config: Plan,
+    free: Solution,
+    graph: StitchGraph,
+    logged: Paths,
+    room: "Room",
+    rewards: PlanRewards | None,
+    longest: int,
+    walkers: Integer[np.ndarray, " walkers"],
+) -> Walks:
+    """Return the walks of these trajectories over the logged data by a plan around what has no room left.
+
+    `free` is the plan where everything has room. What is made on the way, about the edges above all, ends with this.
+    """
+    full, used_up = room.visits <= 0, room.uses <= 0
+    if full.any() or used_up.any():
+        problem = problem.around(full, used_up)
+        free = solve(problem, config)
+    del full, used_up
+    actions = ActionValues.of(problem, free.values, graph.offsets)
+    best = BestFreeAction(graph, actions, room, None if rewards is None else rewards.stops)
+    return walk(logged, graph, best, longest, walkers, beyond_ends=True)
 
 
 def count_visits(paths: Paths) -> Integer[np.ndarray, " nodes"]:
@@ -108,7 +128,9 @@ def count_uses(paths: Paths, graph: StitchGraph) -> Integer[np.ndarray, " edges"
         below = target[middle] < made.target[searching]
         low[searching[below]] = middle[below] + 1
         high[searching[~below]] = middle[~below]
-    return np.bincount(low[number], minlength=len(graph.edges))
+    uses = np.zeros(len(graph.edges), np.int32)  # there are many edges
+    np.add.at(uses, low[number], 1)
+    return uses
 
 
 @dataclass(frozen=True)
@@ -117,6 +139,12 @@ class Room:
 
     visits: Integer[np.ndarray, " nodes"]
     uses: Integer[np.ndarray, " edges"]
+
+    @classmethod
+    def beside(cls, paths: Paths, graph: StitchGraph, most_visits: int, most_uses: int) -> "Room":
+        """Return the room that these trajectories leave."""
+        uses = count_uses(paths, graph)
+        return cls(most_visits - count_visits(paths), np.subtract(most_uses, uses, out=uses))
 
 
 @dataclass(frozen=True)
@@ -147,7 +175,7 @@ class ActionValues:
 
 
 class BestFreeAction:
-    """Chooses the action of the highest value that leads to a state with room; counts what walks visit and use.
+    """Chooses the action of the highest value that leads to a state with room, which walks use up.
 
     Walks go over the logged data, whose rows are the nodes.
     """
@@ -162,7 +190,7 @@ class BestFreeAction:
         """Choose by these action values; walks end at the nodes in `stops`."""
         self.episode, self.target, self.values, self.stops = graph.episode, graph.edges.target, values, stops
         self.last = graph.last
-        self.visits, self.uses = room.visits.copy(), room.uses.copy()
+        self.visits, self.uses = room.visits, room.uses
         self._furthest: tuple[Visited, Furthest] | None = None
 
     def __call__(

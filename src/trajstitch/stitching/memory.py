@@ -22,8 +22,8 @@ EDGE = 14
 """Bytes of an edge: source, target, reward, and by which rules it is a candidate."""
 SCORES = {"likelihood": 2, "consistency": 2}
 """Scores that a test keeps for each edge, if it is not one."""
-PLANNED_EDGE = 36
-"""Bytes that planning takes for an edge: its target and gain, the gain around full states, its value, and flags."""
+PLANNED_EDGE = 40
+"""Bytes that planning takes for an edge: target, gain, the gain around full states, value, uses left, and flags."""
 NODE = 400
 """Bytes that planning and rebuilding take for a state, whatever its size."""
 SOME_GIB = 1.0

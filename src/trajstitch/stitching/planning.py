@@ -14,7 +14,7 @@ from one jump to the next. The return of a run is the difference of two discount
 values of jumps are left to find, as sums along pointers, exact after a few doublings of their length.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated
@@ -34,6 +34,8 @@ from trajstitch.stitching.neighbours import Neighbours, squared_distance
 from trajstitch.stitching.rewards import PlanRewards
 
 TINY = float(np.finfo(np.float64).tiny)
+BLOCK = 2**20
+"""Edges that are compared at once."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,7 @@ def solve(problem: Problem, config: Plan) -> Solution:
             rises = np.maximum.reduceat(jump, starts) > np.maximum(step, values)[candidate] + enough
             rises &= ~last[candidate]
             better[candidate[rises]] = _highest(jump, starts[rises], counts[rises])
+        del jump  # before the next one is made: there are many edges
         back = (choice >= 0) & (step > values + enough)
         stays = (choice >= 0) & ~back & (better < 0)
         better[stays] = choice[stays]
@@ -222,13 +225,24 @@ def _highest(
     values: Float[np.ndarray, " edges"], starts: Integer[np.ndarray, " groups"], counts: Integer[np.ndarray, " groups"]
 ) -> Integer[np.ndarray, " groups"]:
     """Return the first edge of the highest value in each group."""
-    if not len(starts):
-        return starts
-    first = np.cumsum(counts) - counts
-    edge = ragged.rows_of(starts, counts)
-    inside = values[edge]
-    top = np.flatnonzero(inside == np.repeat(np.maximum.reduceat(inside, first), counts))
-    return edge[top[np.searchsorted(top, first)]]
+    found = np.empty_like(starts)
+    for some in _blocks(np.cumsum(counts)):
+        first = np.cumsum(counts[some]) - counts[some]
+        edge = ragged.rows_of(starts[some], counts[some])
+        inside = values[edge]
+        top = np.flatnonzero(inside == np.repeat(np.maximum.reduceat(inside, first), counts[some]))
+        found[some] = edge[top[np.searchsorted(top, first)]]
+    return found
+
+
+def _blocks(ends: Integer[np.ndarray, " groups"]) -> Iterator[slice]:
+    """Divide groups of edges that end here into blocks of not many more edges than `BLOCK`."""
+    first = 0
+    while first < len(ends):
+        before = int(ends[first - 1]) if first else 0
+        last = max(int(np.searchsorted(ends, before + BLOCK, "right")), first + 1)
+        yield slice(first, last)
+        first = last
 
 
 def slope(
