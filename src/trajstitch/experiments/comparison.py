@@ -121,6 +121,12 @@ class Table:
         """The sets on which every method is measured."""
         return self.last.common(*self.methods)
 
+    @property
+    def totals(self) -> list[list[str]]:
+        """The sets to take means over: all, if any method is measured on all; and those that every method has."""
+        found = [[*self.sets]] if any(self.last.common(method) == [*self.sets] for method in self.methods) else []
+        return found if self.common in ([], *found) else [*found, self.common]
+
     @cached_property
     def stitchings(self) -> dict[str, dict[str, list[dict[str, Any]]]]:
         """What stitching did, by its name and the set: a list with one record per seed of the stitching."""

@@ -84,9 +84,10 @@ def draw_scores(table: Table, looks: dict[str, Look], path: Path) -> None:
 
 
 def draw_totals(table: Table, titles: dict[str, str], mark: str, path: Path) -> None:
-    """Draw a method per row, with its interquartile mean over all sets and 95 % interval; `mark` is the one compared
+    """Draw a method per row, with its interquartile mean over the sets and 95 % interval; `mark` is the one compared
     with."""
-    found: dict[str, Interval | None] = {method: table.last.total(method, table.common) for method in table.methods}
+    names = next(iter(table.totals), [])
+    found: dict[str, Interval | None] = {method: table.last.total(method, names) for method in table.methods}
     with svg(path, 1, (8, 1 + 0.3 * len(table.methods)), png=True) as (_, (axes,)):
         reference = found.get(mark)
         if reference is not None:
@@ -99,7 +100,7 @@ def draw_totals(table: Table, titles: dict[str, str], mark: str, path: Path) -> 
                 axes.plot(total.value, row, "o", color=colour, markersize=5.5)
         axes.set_yticks(range(len(found)), [titles[method] for method in found])
         axes.invert_yaxis()
-        axes.set_xlabel("score: interquartile mean over all sets")
+        axes.set_xlabel(f"score: interquartile mean over {len(names)} sets")
 
 
 Lines = dict[str, dict[str, list[tuple[float, Draws]]]]

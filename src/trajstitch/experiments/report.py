@@ -77,7 +77,6 @@ def conditions(table: Table, experiment: Experiment) -> dict[str, Any]:
         "episodes": table.results[0]["config"]["episodes"],
         "checkpoints": table.results[0]["config"]["checkpoints"],
         "presets": presets,
-        "common_sets": len(table.common),
         "sets": len(table.sets),
         "dates": sorted({result["measured"][:10] for result in table.results}),
         "version": unique(result["call"]["versions"].get("trajstitch", "unknown") for result in table.results),
@@ -117,7 +116,7 @@ def summary_facts(table: Table, experiment: Experiment) -> dict[str, Any]:
 
 
 def score_table(scores: Scores, table: Table, experiment: Experiment, names: Sequence[str] | None = None) -> str:
-    """Return the scores on each set, or on those named, and on all sets on which every method is measured."""
+    """Return the scores on each set, or on those named, and over all sets (see `Table.totals`)."""
     shown, names = {}, table.sets if names is None else names
     for name in names:
         best = scores.best(name, table.methods)
@@ -125,14 +124,25 @@ def score_table(scores: Scores, table: Table, experiment: Experiment, names: Seq
             found = scores.scores.get((name, method))
             text = NONE if found is None else str(Summary.of(found))
             shown[name, method] = f"**{text}**" if method in best else text
-    total = {method: str(scores.total(method, table.common) or NONE) for method in table.methods}
-    total_name = "IQM [95 %]" if len(names) == len(table.sets) else f"IQM of all {len(table.common)} sets [95 %]"
+    totals = {
+        f"IQM of {'all ' if some == [*table.sets] else ''}{len(some)} sets [95 %]": [
+            str(scores.total(method, some) or NONE) for method in table.methods
+        ]
+        for some in table.totals
+    }
     titles = [experiment.label(method) for method in table.methods]
     if experiment.by_method:
-        rows = [[experiment.label(m), *(shown[name, m] for name in names), total[m]] for m in table.methods]
-        return markdown_table(["method", *names, total_name], rows)
+        rows = [
+            [
+                experiment.label(method),
+                *(shown[name, method] for name in names),
+                *(total[at] for total in totals.values()),
+            ]
+            for at, method in enumerate(table.methods)
+        ]
+        return markdown_table(["method", *names, *totals], rows)
     rows = [[name, *(shown[name, method] for method in table.methods)] for name in names]
-    return markdown_table(["set", *titles], [*rows, [total_name, *total.values()]])
+    return markdown_table(["set", *titles], [*rows, *([name, *total] for name, total in totals.items())])
 
 
 def paper_table(table: Table, experiment: Experiment) -> str | None:
