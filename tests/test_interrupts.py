@@ -99,6 +99,34 @@ def test_a_command_is_interrupted_before_it_begins(
     assert capsys.readouterr().err == "interrupted\n"
 
 
+WORKERS = """
+    import time
+    from trajstitch.cli import interrupts
+    from trajstitch.evaluation.processes import evaluators, pool
+
+    if __name__ == "__main__":
+        interrupts.watch()
+        with pool(2) as one, evaluators(2) as other:
+            list(other.map(abs, one.map(abs, [-1, -2])))
+            print("at work", flush=True)
+            try:
+                time.sleep(60)
+            except KeyboardInterrupt:
+                interrupts.finish(130)
+"""
+
+
+def test_worker_processes_end_with_a_command_without_a_word(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(WORKERS))
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "at work\n"
+        job.send_signal(signal.SIGINT)
+        said = job.communicate(timeout=120)[1]
+    assert (job.returncode, said) == (130, "")
+
+
 def test_processes_that_evaluate_leave_an_interruption_to_their_parent() -> None:
     with evaluators(1) as pool:
         assert pool.submit(signal.getsignal, signal.SIGINT).result() == signal.SIG_IGN

@@ -22,6 +22,8 @@ GRACE = 1.0
 """Seconds that a job may take to end by itself; a second Ctrl-C ends it at once."""
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 """The exit code after each signal, as shells have it."""
+NO_LEAKS = "ignore:resource_tracker:UserWarning"
+"""Python's own process removes the semaphores of a process that ends at once, and would warn each time that it does."""
 SHOW_CURSOR = "\x1b[?25h"
 """What a progress bar has hidden."""
 
@@ -30,6 +32,7 @@ def watch() -> None:
     """Let Ctrl-C and SIGTERM end this process; to be called once, by its main thread."""
     usual = sys.unraisablehook  # where Python can't raise, in a callback of a library, it prints a traceback
     sys.unraisablehook = lambda lost: None if lost.exc_type in (KeyboardInterrupt, SystemExit) else usual(lost)
+    sys.warnoptions.append(NO_LEAKS)  # which the processes started from here on are given
     listening, telling = os.pipe()
     os.set_blocking(telling, False)
     signal.set_wakeup_fd(telling, warn_on_full_buffer=False)
