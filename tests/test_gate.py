@@ -12,7 +12,7 @@ from trajstitch.learning.fit_report import FitReport
 from trajstitch.stitching import gate
 from trajstitch.stitching.config import ColumnChoice, StitchConfig
 from trajstitch.stitching.pipeline import Stages, StitchJob, stitch_together
-from worlds import WORLDS
+from worlds import ALL, WORLDS
 
 NAMES = np.array(["level", "price", "goal"])
 
@@ -97,6 +97,14 @@ def test_ends_that_states_do_not_show_are_a_reason() -> None:
     assert "mark them as truncated" in reason
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_where_ends_are_many_some_lie_beside_others_by_chance(seed: int) -> None:
+    """Each 30th state is an end: of 100 ends up to 5 are nearest to one by chance."""
+    assert gate.invisible_ends(WORLDS["delayed"].collect(seed)) is not None
+    assert gate.invisible_ends(WORLDS["delayed-with-clock"].collect(seed)) is None
+    assert gate.invisible_ends(ALL["pole"].collect(seed)) is None
+
+
 def test_ends_that_states_show_are_no_reason() -> None:
     assert gate.invisible_ends(ending(3 + 0.1 * np.random.default_rng(1).normal(size=(40, 2)))) is None
 
@@ -104,7 +112,7 @@ def test_ends_that_states_show_are_no_reason() -> None:
 def test_few_ends_or_truncations_tell_nothing() -> None:
     angle = np.random.default_rng(1).uniform(0, 6, 40)
     data = ending(np.stack((np.cos(angle), np.sin(angle)), 1))
-    assert gate.invisible_ends(data[np.arange(10)]) is None
+    assert gate.invisible_ends(data[np.arange(5)]) is None
     assert gate.invisible_ends(replace(data, terminated=data.truncated, truncated=data.terminated)) is None
 
 

@@ -23,7 +23,11 @@ QUERIES = 2_000
 POOL = 50_000
 """States that may be their neighbours, drawn from all."""
 VISIBLE = 0.1
-"""Terminations can be seen in states if at least this share of terminal states has a terminal state as its nearest."""
+"""Terminations can be seen in states if at least this share of terminal states has a terminal state as its nearest,"""
+TIMES_CHANCE = 5
+"""or so many times the share that terminal states have among all, if that is more (where episodes are short),"""
+MOST_VISIBLE = 0.3
+"""but never more than this."""
 CHANCE = 0.05
 """They can't be seen only if it is less likely than this that so few have one by chance: a few ends tell nothing."""
 RANDOM = 0.05
@@ -83,7 +87,8 @@ def invisible_ends(data: Trajectories) -> str | None:
     episode = ragged.owners(data.lengths + 1)[pool]
     found = find_neighbours(states.astype(np.float32), episode, NeighbourSearch(1), len(asked))
     terminal = np.isin(pool, ends)[found.index]
-    if binom.cdf(terminal.sum(), len(terminal), VISIBLE) >= CHANCE:
+    visible = min(max(VISIBLE, TIMES_CHANCE * float(np.isin(pool, ends).mean())), MOST_VISIBLE)
+    if binom.cdf(terminal.sum(), len(terminal), visible) >= CHANCE:
         return None
     return (
         "episodes terminate in states that others pass through: what ends them is not in the observation, so no jump "
