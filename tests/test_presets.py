@@ -14,6 +14,10 @@ from small_graphs import graph_on, logged
 from test_losses import first_steps
 from trajstitch.errors import InputError
 from trajstitch.policies.bc import BC
+from trajstitch.policies.iql import IQL
+from trajstitch.policies.sac import SAC
+from trajstitch.policies.td3 import TD3
+from trajstitch.policies.td3_bc import TD3BC
 from trajstitch.stitching.capacity import plan_with_capacity
 from trajstitch.stitching.config import PRESETS, StitchConfig, preset
 from trajstitch.stitching.neighbours import AUTHORS_RADII, NeighbourSearch
@@ -191,6 +195,32 @@ def test_cloning_is_as_the_paper_says() -> None:
     assert (config.hidden, config.learning_rate, config.batch_size, config.steps) == ((256, 256), 1e-3, 256, 100_000)
     assert adam_of(config) == [(0.9, 0.999)]
     assert not config.gaussian
+
+
+# Algorithms of other papers
+
+ACTOR_CRITIC: dict[str, Any] = {
+    "hidden": (256, 256),
+    "learning_rate": 3e-4,
+    "batch_size": 256,
+    "discount": 0.99,
+    "target_rate": 0.005,
+}
+SMOOTHED: dict[str, Any] = {"target_noise": 0.2, "target_noise_clip": 0.5, "policy_delay": 2}
+OFFLINE: dict[str, Any] = {"steps": 1_000_000, "standardise": True}
+THEIRS = (
+    (TD3(), ACTOR_CRITIC | SMOOTHED | {"exploration_noise": 0.1, "start_steps": 25_000}),
+    (SAC(), ACTOR_CRITIC | {"entropy_per_action": -1.0, "start_steps": 10_000}),
+    (TD3BC(), ACTOR_CRITIC | SMOOTHED | OFFLINE | {"alpha": 2.5}),
+    (IQL(), ACTOR_CRITIC | OFFLINE | {"expectile": 0.7, "temperature": 3.0, "scale_rewards": True}),
+)
+
+
+@pytest.mark.parametrize(("config", "told"), THEIRS, ids=lambda one: type(one).__name__)
+def test_learners_are_set_as_their_authors_say(config: Any, told: dict[str, Any]) -> None:
+    """The tables of Fujimoto et al. 2018, Haarnoja et al. 2018 (its second version), Fujimoto and Gu 2021, and
+    Kostrikov et al. 2021, for the tasks of MuJoCo."""
+    assert asdict(config) == told
 
 
 # The presets default and quick

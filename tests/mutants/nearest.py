@@ -1,4 +1,7 @@
-"""The nearest tests of each file of the core, the fastest first: those that have to notice a fault in it."""
+"""The nearest tests of each file of the core, the fastest first: those that have to notice a fault in it.
+
+Some files of tests also hold slow ones about a whole job: then the quick ones are named.
+"""
 
 LOSSES, PRESETS, EXACT = "test_losses.py", "test_presets.py", "test_exactness.py"
 ORACLE, CAPACITY, PLANNING = "test_planning_exactness.py", "test_capacity.py", "test_planning.py"
@@ -17,9 +20,10 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "stitching/jump_tests.py": (LOSSES, ORACLE, "test_jump_tests.py", EXACT),
     "stitching/layout.py": ("test_damaged_runs.py",),
     "stitching/nearby.py": (ORACLE, "test_precedent.py", "test_jump_tests.py"),
+    "stitching/memory.py": ("test_memory.py",),
     "stitching/neighbours.py": ("test_neighbours.py",),
     "stitching/paths.py": (ORACLE, EXACT, "test_own_log.py"),
-    "stitching/pipeline.py": ("test_gate.py", "test_stitching.py"),
+    "stitching/pipeline.py": ("test_gate.py", "test_stitching.py", "test_damaged_runs.py", "test_stitch_command.py"),
     "stitching/planning.py": (PLANNING, ORACLE),
     "stitching/precedent.py": ("test_precedent.py", ORACLE),
     "stitching/result.py": ("test_result.py",),
@@ -28,7 +32,13 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "models/dynamics.py": (LOSSES, PRESETS, EXACT, "test_models.py"),
     "models/fitting.py": ("test_models.py",),
     "models/forward.py": (LOSSES, "test_models.py"),
-    "models/hidden_state.py": ("test_models.py",),
+    "models/hidden_state.py": (
+        "test_hidden_state.py::test_models_see_no_more_of_the_step_before_than_tells_them_something",
+        "test_hidden_state.py::test_the_step_before_has_columns_of_its_own",
+        "test_hidden_state.py::test_a_final_state_that_was_not_recorded_stays_unknown",
+        "test_hidden_state.py::test_nothing_is_shown_where_nothing_is_hidden",
+        "test_models.py",
+    ),
     "models/inverse.py": (LOSSES, PRESETS, "test_models.py"),
     "models/reward.py": (LOSSES, "test_models.py"),
     "models/value.py": (LOSSES, "test_models.py"),
@@ -36,6 +46,7 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "learning/batching.py": (EXACT,),
     "learning/bounds.py": ("test_bounds.py", "test_hostile_numbers.py"),
     "learning/buffer.py": ("test_fit.py",),
+    "learning/compiled.py": ("test_fit.py", "test_interrupts.py"),
     "learning/fit.py": ("test_fit.py", "test_td3.py", "test_policies.py"),
     "learning/fit_report.py": ("test_models.py", "test_train.py"),
     "learning/losses.py": (LOSSES,),
@@ -43,10 +54,13 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "policies/action_error.py": ("test_train.py",),
     "policies/algorithm.py": ("test_policies.py",),
     "policies/bc.py": (LOSSES, PRESETS, "test_policies.py"),
-    "policies/iql.py": (LOSSES, "test_policies.py"),
+    "policies/iql.py": (LOSSES, PRESETS, "test_policies.py"),
+    "policies/online.py": ("test_sac.py", "test_td3.py"),
+    "policies/onnx_model.py": ("test_export.py",),
     "policies/policy.py": ("test_policies.py", "test_deployed.py"),
-    "policies/td3.py": (LOSSES, "test_td3.py"),
-    "policies/td3_bc.py": (LOSSES, "test_policies.py"),
+    "policies/sac.py": (PRESETS, "test_sac.py"),
+    "policies/td3.py": (LOSSES, PRESETS, "test_td3.py"),
+    "policies/td3_bc.py": (LOSSES, PRESETS, "test_policies.py"),
     "policies/train.py": ("test_train.py",),
     "policies/training_data.py": ("test_policies.py", "test_units.py"),
 }

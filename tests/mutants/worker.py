@@ -50,6 +50,7 @@ def run(folder: Path, tests: list[str]) -> dict[str, Any]:
 def main() -> None:
     folder = Path(sys.argv[1]).resolve()
     sys.path[:0] = [str(folder / "src"), str(folder / "tests")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])  # for the processes that tests start
     os.chdir(folder)
     answers, moment = os.fdopen(os.dup(1), "w"), time.time()
     for line in sys.stdin:
