@@ -106,6 +106,13 @@ def ladder() -> int:
     return 0
 
 
+def reproduce() -> Command:
+    """Measure two cells of an experiment."""
+    few = ("--sets", "maze/mixed", "--transitions", "1200", "--methods", "bc", "ts-bc", "--stitchings", "1")
+    small = ("--size", "small", "--seeds", "1", "--episodes", "1", "--checkpoints", "1")
+    return verb("reproduce", "table1", *small, *few, "--folder", "measured", "--to", "pages")
+
+
 TRAINED = train("bc")
 
 JOBS = {
@@ -133,5 +140,6 @@ JOBS = {
     "export to ONNX": Job(verb("export", "clone", "policy.onnx"), before=TRAINED),
     "simulate": Job(verb("simulate", "run"), before=stitched_maze),
     "expert": Job(ladder),
+    "reproduce": Job(reproduce()),
 }
 """Each job ends in the same files each time."""

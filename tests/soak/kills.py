@@ -23,6 +23,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
+from safetensors import safe_open
 
 import trajstitch
 from soak import jobs
@@ -31,6 +32,7 @@ from trajstitch.storage import atomic
 
 SECONDS = 300
 """Seconds after which a job counts as hung."""
+TIMED = ("started", "measured", "seconds", "peak_bytes", "trajstitch_checksum")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -170,21 +172,31 @@ def files_in(folder: Path) -> dict[str, str]:
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if path.is_file() and ".trajstitch-" not in name and path.name not in ("seconds.json", "report.html"):
+        timed = path.name in ("seconds.json", "report.html") or name.startswith("pages/table1.")
+        if path.is_file() and ".trajstitch-" not in name and (not timed or path.suffix in (".csv", ".tex")):
             found[name] = hashlib.sha256(_plain(path)).hexdigest()
     return found
 
 
 def _plain(path: Path) -> bytes:
     content = path.read_bytes()
-    if path.name in ("run.json", "summary.json", "result.json", "scores.json", "stitched.json"):
-        stored = json.loads(content)
-        for part in ("started", "seconds", "trajstitch_checksum"):
-            stored.pop(part, None)
-        return json.dumps(stored, sort_keys=True).encode()
+    if path.suffix == ".json":
+        return json.dumps(_untimed(json.loads(content)), sort_keys=True).encode()
+    if path.parent.name == "policies":  # of an experiment, which tells how long they were trained
+        with safe_open(path, "np") as file:
+            told = {name: _untimed(json.loads(text)) for name, text in file.metadata().items() if name == "config"}
+            tensors = {name: file.get_tensor(name).tobytes().hex() for name in file.keys()}  # noqa: SIM118
+        return json.dumps([told, tensors], sort_keys=True).encode()
     if path.name.endswith("card.md"):
         return re.sub(rb"started [^ \n]*", b"", content)
     return content
+
+
+def _untimed(stored: Any) -> Any:
+    """Return stored facts without times, durations, memory, and the checksums that cover them."""
+    if isinstance(stored, dict):
+        return {name: _untimed(value) for name, value in stored.items() if name not in TIMED}
+    return [_untimed(value) for value in stored] if isinstance(stored, list) else stored
 
 
 def attempt(case: int) -> Outcome:

@@ -10,6 +10,7 @@ import numpy as np
 
 from trajstitch.evaluation.scores import Draws, Interval, interquartile_mean
 from trajstitch.experiments.comparison import Table
+from trajstitch.storage.atomic import replacing
 
 INK = "#7a828c"
 """Of text and axes: readable on white and on black."""
@@ -46,10 +47,11 @@ def svg(path: Path, panels: int, size: tuple[float, float], *, png: bool = False
             one.grid(axis="y", color=INK, alpha=0.25, linewidth=0.6)
             one.spines[["top", "right"]].set_visible(False)
         yield figure, axes
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, transparent=True, metadata={"Date": None})
+        with replacing(path, force=True) as fresh:
+            figure.savefig(fresh, format="svg", transparent=True, metadata={"Date": None})
         if png:
-            figure.savefig(path.with_suffix(".png"), dpi=150, metadata={"Software": None})
+            with replacing(path.with_suffix(".png"), force=True) as fresh:
+                figure.savefig(fresh, format="png", dpi=150, metadata={"Software": None})
         plt.close(figure)
 
 
