@@ -39,6 +39,8 @@ def forget(folder: Path) -> None:
 
 def run(folder: Path, tests: list[str]) -> dict[str, Any]:
     forget(folder)
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()  # of functions that are gone
     failure, started, printed = FirstFailure(), time.monotonic(), io.StringIO()
     arguments = ["-x", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), "-c", str(folder / "pyproject.toml")]
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
