@@ -14,7 +14,7 @@ from trajstitch.data.transitions import hold_out
 from trajstitch.learning.fit import member
 from trajstitch.models.dynamics import Dynamics, fit_dynamics
 from trajstitch.models.fitting import FEWEST_STEPS, limited
-from trajstitch.models.forward import ForwardDynamics, fit_forward, score_all_steps
+from trajstitch.models.forward import ForwardDynamics, _calibration, fit_forward, score_all_steps
 from trajstitch.models.hidden_state import Missed, told_by_step_before
 from trajstitch.models.inverse import InverseDynamics, fit_inverse
 from trajstitch.models.reward import GenerativeReward, RegressionReward, crossed, fit_reward, halves, predict_rewards
@@ -101,6 +101,25 @@ def test_forward_dynamics_tell_where_an_action_leads(data):
     np.testing.assert_allclose(
         right.reward, (states + 0.1 * actions)[:, 0] - 0.1 * np.square(actions).sum(1), atol=0.05
     )
+
+
+def test_the_report_shows_whether_members_err_where_they_are_apart(data):
+    """Every step is held out, so the table is of all of them; recalculated member by member."""
+    models, _ = fit_forward(FORWARD, data, KEY)
+    std = np.asarray(models.members.observation.std[0])
+    states, actions = data.observations[data.state_rows], data.actions
+    following = data.observations[data.state_rows + 1]
+    step = jnp.asarray(states), jnp.asarray(actions)
+    found = np.stack([member(models.members, number)(*step)[0] for number in range(2)])
+    weight = np.asarray(models.weight)
+    apart = np.sqrt((weight * np.square((found[0] - found[1]) / 2 / std)).sum(1))
+    missed = (found.mean(0) - (following - states)) / std
+    error = np.sqrt((weight * np.square(missed)).sum(1))
+    table = np.array(_calibration(models, states, actions, missed))
+    order = np.argsort(apart, kind="stable")
+    for column, right in ((0, apart), (2, error)):
+        medians = [np.median(right[part]) for part in np.array_split(order, 10)]
+        np.testing.assert_allclose(table[:, column], medians, rtol=0.01)
 
 
 def one_state(terminated: bool) -> Trajectories:

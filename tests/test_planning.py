@@ -11,6 +11,7 @@ from small_graphs import graph_on, logged
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
 from trajstitch.models.reward import RegressionReward, fit_reward
+from trajstitch.stitching import planning
 from trajstitch.stitching.acceptance import Rules
 from trajstitch.stitching.graph import EdgeScorer, Models, StitchGraph
 from trajstitch.stitching.greedy import rebuild
@@ -63,6 +64,19 @@ def test_a_plan_equals_value_iteration(seed, coarse, pessimism):
             assert graph.edges.source[edge] == node
         chosen = step if edge < 0 else gain[edge] + 0.9 * expected[graph.edges.target[edge]]
         assert chosen == pytest.approx(expected[node], abs=1e-3)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=12), st.integers(0, 2**32 - 1), st.integers(1, 8))
+def test_the_best_edge_of_each_node_is_found_in_blocks_of_any_size(counts, seed, block):
+    random = np.random.default_rng(seed)
+    gaps = random.integers(0, 3, len(counts))
+    starts = np.cumsum(gaps + np.array([0, *counts[:-1]]))
+    values = random.integers(0, 3, starts[-1] + counts[-1]).astype(float)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "BLOCK", block)
+        found = planning._highest(values, starts, np.array(counts))
+    expected = [start + np.argmax(values[start : start + count]) for start, count in zip(starts, counts, strict=True)]
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_a_policy_is_valued_along_its_pointers():
