@@ -5,8 +5,8 @@ import pytest
 
 from random_data import graph_of, random_data
 from trajstitch.stitching import graph as graphs
-from trajstitch.stitching.graph import StitchGraph
-from trajstitch.stitching.neighbours import NeighbourSearch
+from trajstitch.stitching.graph import StitchGraph, candidates
+from trajstitch.stitching.neighbours import Neighbours, NeighbourSearch
 
 NEAR = NeighbourSearch(k=6)
 
@@ -24,14 +24,38 @@ def same_graph(a: StitchGraph, b: StitchGraph) -> bool:
     )
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_candidates_follow_a_near_state_or_are_near_the_next_one(seed):
+    """Each pair once, with the rules that it is a candidate by, as a loop over all states finds them."""
+    random = np.random.default_rng(seed)
+    last = np.zeros(30, bool)
+    last[[6, 7, 19, 29]] = True
+    near = [random.permutation(30)[: random.integers(6)] for _ in range(30)]
+    rules: dict[tuple[int, int], set[str]] = {}
+    asked = np.sort(random.permutation(30)[:20])
+    for node in asked.tolist():
+        for other in near[node].tolist():
+            if not last[other]:
+                rules.setdefault((node, other + 1), set()).add("successor")
+        for other in [] if last[node] else near[node + 1].tolist():
+            rules.setdefault((node, other), set()).add("neighbour")
+    offsets = np.concatenate(([0], np.cumsum([len(one) for one in near])))
+    neighbours = Neighbours(offsets, np.concatenate(near).astype(np.int32))
+    source, target, by_successor, by_neighbour = candidates(neighbours, last, asked)
+    assert list(zip(source.tolist(), target.tolist(), strict=True)) == sorted(rules)
+    assert by_successor.tolist() == ["successor" in rules[pair] for pair in sorted(rules)]
+    assert by_neighbour.tolist() == ["neighbour" in rules[pair] for pair in sorted(rules)]
+    assert {"successor", "neighbour"} in rules.values()
+
+
 @pytest.mark.parametrize("forward", [True, False])
 def test_blocks_do_not_change_the_graph(forward, monkeypatch):
     data = random_data(np.random.default_rng(1), coarse=True)
     whole = graph_of(data, NEAR, 2.0, forward=forward)
     assert len(whole.edges) > 20
-    for rows, candidates in ((7, 2**20), (1000, 30), (1, 1)):
+    for rows, most in ((7, 2**20), (1000, 30), (1, 1)):
         monkeypatch.setattr(graphs, "BLOCK", rows)
-        monkeypatch.setattr(graphs, "CANDIDATES", candidates)
+        monkeypatch.setattr(graphs, "CANDIDATES", most)
         assert same_graph(graph_of(data, NEAR, 2.0, forward=forward), whole)
 
 
