@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 
 
@@ -29,11 +30,14 @@ class FirstFailure:
 
 
 def forget(folder: Path) -> None:
-    """Unload everything that lies in the folder."""
+    """Unload everything that lies in the folder, and the environments that it registered."""
     for name, module in list(sys.modules.items()):
         where = getattr(module, "__file__", None)
         if name != "__main__" and where and Path(where).is_relative_to(folder):
             del sys.modules[name]
+            for spec in list(gymnasium.registry.values()):
+                if str(spec.entry_point).startswith(f"{name}:"):
+                    del gymnasium.registry[spec.id]
     importlib.invalidate_caches()
 
 
