@@ -10,6 +10,7 @@ import importlib
 import io
 import json
 import os
+import resource
 import sys
 import time
 from pathlib import Path
@@ -17,6 +18,9 @@ from typing import Any
 
 import gymnasium
 import pytest
+
+MOST_MEMORY = 12 << 30
+"""Bytes that the process may take: a loop without an end may fill a list."""
 
 
 class FirstFailure:
@@ -54,6 +58,7 @@ def run(folder: Path, tests: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     folder = Path(sys.argv[1]).resolve()
     sys.path[:0] = [str(folder / "src"), str(folder / "tests")]
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])  # for the processes that tests start
