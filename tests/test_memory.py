@@ -51,8 +51,8 @@ def test_what_a_stitching_takes_is_told_with_the_flag_that_lowers_it(monkeypatch
     assert as_flags(line).endswith("--neighbours.k lowers it")
 
 
-def test_a_stitching_that_may_not_fit_names_a_number_of_neighbours_that_does(monkeypatch, caplog) -> None:
-    free = 2.0
+@pytest.mark.parametrize("free", [1.9, 2.0, 2.1, 2.2, 2.3])
+def test_a_stitching_that_may_not_fit_names_a_number_of_neighbours_that_does(free, monkeypatch, caplog) -> None:
     (line,) = told(free, monkeypatch, caplog)
     assert caplog.records[0].levelno == logging.WARNING
     k = int(line.partition("`neighbours.k=")[2].partition("`")[0])

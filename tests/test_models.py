@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 
 from point import NOISE, SPREAD, collect
 from trajstitch.data.column_roles import ColumnRoles
@@ -70,6 +71,22 @@ def test_inverse_dynamics_find_the_action_within_its_bounds(data):
     assert np.abs(far).max() <= 1
     assert report.beats_baseline
     assert report.metrics["action_error"] < report.metrics["baseline"]
+
+
+def test_the_reported_error_of_actions_is_in_no_unit(data):
+    """Actions and their bounds ten times as large are as far off, for their width."""
+    config = InverseDynamics(hidden=(32,), steps=200, learning_rate=5e-3)
+    space = Box(-10, 10, (data.action_size,), np.float32)
+    wide = replace(data, actions=10 * data.actions, metadata=replace(data.metadata, action_space=space))
+    (_, one), (_, other) = (fit_inverse(config, some, KEY) for some in (data, wide))
+    assert one.metrics["action_error"] == pytest.approx(other.metrics["action_error"], rel=0.02)
+    assert one.metrics["baseline"] == pytest.approx(other.metrics["baseline"], rel=1e-4)
+
+
+def test_a_value_that_is_constant_ranks_only_if_it_is_right():
+    one = np.ones(5)
+    assert ranking(one, one) == ranking(1.005 * one, one) == 1
+    assert ranking(1.5 * one, one) == ranking(one, np.arange(5.0)) == 0
 
 
 def test_regression_reward_learns_the_reward(data):

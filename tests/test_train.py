@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import trajstitch
+from random_data import random_data
 from trajstitch import cli
 from trajstitch.data.environments import spec_json
 from trajstitch.data.trajectories import Metadata, Provenance, Trajectories
@@ -22,7 +23,7 @@ from trajstitch.policies import POLICIES
 from trajstitch.policies import train as training
 from trajstitch.policies.action_error import unseen
 from trajstitch.policies.bc import BC, WeightedBC
-from trajstitch.policies.train import schedule, split_episodes
+from trajstitch.policies.train import check_training, schedule, split_episodes
 from trajstitch.storage.runs import Run
 from trajstitch.storage.tensors import read_tensors
 
@@ -219,6 +220,22 @@ def test_top_and_hold_out_choose_what_is_learned_from(source, tmp_path) -> None:
     )
     np.testing.assert_array_equal(asked, alone)
     assert not np.array_equal(asked, whole)
+
+
+@pytest.mark.parametrize("top", [0.0, -0.5, 1.01, 2.0, float("nan")])
+def test_a_share_of_the_episodes_is_above_0_and_at_most_1(top) -> None:
+    with pytest.raises(InputError, match="`top` is a fraction, above 0 and at most 1"):
+        check_training(BC(), 1, 0, top)
+    check_training(BC(), 1, 0, 1.0)
+
+
+def test_two_episodes_can_be_split_and_one_can_not() -> None:
+    data = random_data(np.random.default_rng(0), coarse=False)
+    learned, held = split_episodes(data[np.arange(2)], 1.0, 0.05)
+    assert held is not None
+    assert (len(learned), len(held)) == (1, 1)
+    with pytest.raises(InputError, match="one episode can't be split"):
+        split_episodes(data[np.arange(1)], 1.0, 0.05)
 
 
 def test_diverged_training_stops_and_says_so(source, tmp_path, capsys) -> None:

@@ -51,8 +51,9 @@ def run(folder: Path, tests: list[str]) -> dict[str, Any]:
         sys.modules["jax"].clear_caches()  # of functions that are gone
     failure, started, printed = FirstFailure(), time.monotonic(), io.StringIO()
     arguments = ["-x", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), "-c", str(folder / "pyproject.toml")]
+    asked = [name if name.startswith("-") else str(folder / "tests" / name) for name in tests]
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        code = pytest.main([*arguments, *(str(folder / "tests" / name) for name in tests)], plugins=[failure])
+        code = pytest.main([*arguments, *asked], plugins=[failure])
     tail = printed.getvalue()[-2000:]
     return {"code": int(code), "test": failure.name, "seconds": time.monotonic() - started, "tail": tail}
 
