@@ -181,6 +181,7 @@ def test_objectives_alternate_and_targets_follow():
     assert float(state.model.other[0, 0]) == -3
     assert float(state.model.target[0, 0]) == pytest.approx(target)
     assert [round(metrics["other"], 6) for metrics in seen] == [0.0, -1.0, -2.0]
+    assert [round(metrics["online"], 6) for metrics in seen] == [-1.5, -5.5, -8.0]  # the means of four, four and one
 
 
 def test_equal_configs_and_other_numbers_of_rows_share_one_compiled_loop():

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
+from scipy.stats import ttest_1samp
 
 from point import NOISE, SPREAD, collect
 from trajstitch.data.column_roles import ColumnRoles
@@ -18,7 +19,15 @@ from trajstitch.models.fitting import FEWEST_STEPS, limited
 from trajstitch.models.forward import ForwardDynamics, _calibration, fit_forward, score_all_steps
 from trajstitch.models.hidden_state import Missed, told_by_step_before
 from trajstitch.models.inverse import InverseDynamics, fit_inverse
-from trajstitch.models.reward import GenerativeReward, RegressionReward, crossed, fit_reward, halves, predict_rewards
+from trajstitch.models.reward import (
+    GenerativeReward,
+    RegressionReward,
+    _standard_errors,
+    crossed,
+    fit_reward,
+    halves,
+    predict_rewards,
+)
 from trajstitch.models.value import TwinValue, fit_value, ranking, values
 
 KEY = jax.random.key(0)
@@ -81,6 +90,14 @@ def test_the_reported_error_of_actions_is_in_no_unit(data):
     (_, one), (_, other) = (fit_inverse(config, some, KEY) for some in (data, wide))
     assert one.metrics["action_error"] == pytest.approx(other.metrics["action_error"], rel=0.02)
     assert one.metrics["baseline"] == pytest.approx(other.metrics["baseline"], rel=1e-4)
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_what_episodes_gain_is_counted_in_standard_errors(unit):
+    gain = unit * np.random.default_rng(0).normal(0.3, 1, 40)
+    assert _standard_errors(gain) == pytest.approx(ttest_1samp(gain, 0).statistic)  # pyright: ignore[reportAttributeAccessIssue]
+    assert _standard_errors(np.full(3, unit)) == np.inf
+    assert _standard_errors(np.full(3, -unit)) == -np.inf
 
 
 def test_a_value_that_is_constant_ranks_only_if_it_is_right():

@@ -29,6 +29,7 @@ from trajstitch.policies.policy import (
     NetworkPolicy,
     Policy,
     PolicyNormaliser,
+    _require_finite,
     load_policies,
     load_policy,
     save_policies,
@@ -419,3 +420,12 @@ def test_bounds_that_say_nothing_are_taken_from_the_data(bound: float) -> None:
     wide = replace(data, metadata=Metadata("wide", action_space=Box(-bound, bound, (1,), np.float32)))
     made = BC().training_data(wide).normaliser
     np.testing.assert_allclose([made.low, made.high], [data.actions.min(0), data.actions.max(0)])
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [(["height", "speed"], "number 1, speed"), (["height"], "number 1"), (None, "number 1")]
+)
+def test_a_column_that_holds_no_number_is_named_if_its_name_is_known(names, said) -> None:
+    with pytest.raises(InputError) as told:
+        _require_finite(np.array([[0.0, 1.0], [2.0, np.nan]]), names)
+    assert f"(row 1, {said}; 1 such values)" in str(told.value)
