@@ -13,13 +13,21 @@ from trajstitch.data import ragged
 from trajstitch.data.ragged import rank_among_equals
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.stitching.acceptance import Rules
-from trajstitch.stitching.capacity import ActionValues, count_uses, count_visits, plan_with_capacity
+from trajstitch.stitching.capacity import (
+    ActionValues,
+    BestFreeAction,
+    Room,
+    count_uses,
+    count_visits,
+    plan_with_capacity,
+)
 from trajstitch.stitching.graph import EdgeScorer, StitchGraph
 from trajstitch.stitching.greedy import rebuild
 from trajstitch.stitching.neighbours import NeighbourSearch
 from trajstitch.stitching.paths import Paths
 from trajstitch.stitching.planning import Plan, Problem, plan, solve
 from trajstitch.stitching.rewards import PlanRewards
+from trajstitch.stitching.walk import Visited
 
 
 def world(seed, coarse=False):
@@ -142,6 +150,7 @@ def test_no_jump_is_made_by_more_trajectories_than_allowed(parts, episodes, shar
     assert uses[graph.edges.source >= episodes * 9].max() == most_uses
     assert uses.max() <= most_uses
     assert most_uses <= summary.accepted <= capacity
+    assert summary.accepted <= summary.proposed <= episodes
     assert count_visits(paths).max() <= capacity
 
 
@@ -153,3 +162,16 @@ def test_a_state_is_visited_by_at_least_the_square_root_of_all(episodes, most, c
     paths, _ = plan_with_capacity(data, graph, made, Plan(max_visits=0.0, pessimism=0), Rules())
     assert f"at most {most} trajectories may visit a state" in caplog.text
     assert count_visits(paths).max() == most
+
+
+def test_where_nothing_has_room_a_walk_takes_the_logged_step() -> None:
+    """In another's episode, in its own, and at a last state, where there is no step to take."""
+    graph = graph_on(logged(np.arange(8.0).reshape(2, 4, 1)), {(0, 5): 1.0, (5, 2): 1.0})
+    values = ActionValues(np.where(graph.last, -np.inf, 0.0), np.ones(2), graph.offsets)
+    for standing, edge, onward in ((5, -1, 6), (1, -1, 2), (7, -1, -1)):
+        choose = BestFreeAction(graph, values, Room(np.zeros(8, int), np.zeros(2, np.int32)))
+        found = choose(np.array([0]), np.array([0]), np.array([standing]), Visited(1, 10))
+        assert [one.tolist() for one in found] == [[edge], [onward]]
+    choose = BestFreeAction(graph, values, Room(np.zeros(8, int), np.ones(2, np.int32)))
+    found = choose(np.array([0]), np.array([0]), np.array([5]), Visited(1, 10))
+    assert [one.tolist() for one in found] == [[1], [2]]  # its own states are never full for it
