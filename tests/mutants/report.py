@@ -48,8 +48,8 @@ def write_page(page: Path, faults: Sequence[Fault], tried: Sequence[dict[str, An
         f"Noticed by {how['a test']:,} failing tests, and {how['no end']:,} times because the tests came to no end"
         + (f"; {unclear} were left out, as the test fails without the fault too." if unclear else "."),
         "",
-        "Tests were added for some of these faults after they had survived, and the faults tried again. So the shares are "
-        "of faults that tests may have been written for: `--seed` draws others.",
+        "Tests were added for some of these faults after they had survived, and the faults tried again. So the shares "
+        "are of faults that tests may have been written for: `--seed` draws others.",
         "",
         "## What survives, and why",
         "",
