@@ -1,6 +1,5 @@
 """Every exact engine equals brute force to the last index; the approximate one says how much it misses."""
 
-import pickle
 import time
 
 import numpy as np
@@ -9,14 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trajstitch.errors import InputError
-from trajstitch.stitching.neighbours import (
-    NeighbourSearch,
-    Places,
-    Searcher,
-    alike,
-    find_neighbours,
-    squared_distance,
-)
+from trajstitch.stitching.neighbours import NeighbourSearch, alike, find_neighbours, squared_distance
 
 ENGINES = ("tree", "flat", "accelerator")
 
@@ -126,18 +118,6 @@ def test_approximate_index_keeps_its_recall_and_says_so(caplog):
     shared = [len(set(a) & set(b)) / len(a) for a, b in zip(listed(exact), listed(found), strict=True)]
     assert np.mean(shared) > 0.985
     assert "recall" in caplog.text
-
-
-@pytest.mark.parametrize("method", ["tree", "flat", "approximate"])
-def test_what_workers_are_sent_finds_the_same(method):
-    random = np.random.default_rng(0)
-    places = Places(random.normal(size=(500, 3)).astype(np.float32), np.repeat(np.arange(5), 100))
-    searcher = Searcher(places, NeighbourSearch(k=4, method=method))
-    assert (searcher.index is None) == (method != "approximate")
-    sent = pickle.loads(pickle.dumps(searcher))  # as Ray does in its store
-    assert (sent.index is None) == (searcher.index is None)
-    asking = places.at(slice(0, 50))
-    np.testing.assert_array_equal(sent.neighbours(asking).index, searcher.neighbours(asking).index)
 
 
 def test_pairs_of_several_rows():

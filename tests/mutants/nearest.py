@@ -21,7 +21,10 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "stitching/layout.py": ("test_damaged_runs.py",),
     "stitching/nearby.py": (ORACLE, "test_precedent.py", "test_jump_tests.py"),
     "stitching/memory.py": ("test_memory.py",),
-    "stitching/neighbours.py": ("test_neighbours.py",),
+    "stitching/neighbours.py": (
+        "test_neighbours.py",
+        "test_workers.py::test_neighbours_of_parts_are_those_of_all",
+    ),
     "stitching/paths.py": (ORACLE, EXACT, "test_own_log.py"),
     "stitching/pipeline.py": ("test_gate.py", "test_stitching.py", "test_damaged_runs.py", "test_stitch_command.py"),
     "stitching/planning.py": (PLANNING, ORACLE),
