@@ -23,13 +23,14 @@ QUERIES = 2_000
 POOL = 50_000
 """States that may be their neighbours, drawn from all."""
 VISIBLE = 0.1
-"""Terminations can be seen in states if at least this share of terminal states has a terminal state as its nearest,"""
+"""Terminations count as visible if at least this share of terminal states has a terminal state as its nearest."""
 TIMES_CHANCE = 5
-"""or so many times the share that terminal states have among all, if that is more (where episodes are short),"""
+"""Where episodes are short, a terminal state is often nearest by chance. So the share must also be this many times the
+share of terminal states among all states."""
 MOST_VISIBLE = 0.3
-"""but never more than this."""
+"""A larger share is never asked for."""
 CHANCE = 0.05
-"""They can't be seen only if it is less likely than this that so few have one by chance: a few ends tell nothing."""
+"""Significance level: terminations count as invisible only if so low a share is less likely than this by chance."""
 RANDOM = 0.05
 """An exogenous column moves by chance if what can't be predicted of its next value is more than this share of its
 spread: over a hundred steps that adds up to half of it."""
