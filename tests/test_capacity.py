@@ -110,7 +110,7 @@ def test_every_action_at_a_node_has_its_value():
     data, graph, _ = world(2)
     problem = Problem.of(data, graph, Plan(discount=0.95))
     solution = solve(problem, Plan(discount=0.95))
-    step, jump = problem.action_values(solution.values)
+    step, jump = problem.step_values(solution.values), problem.jump_values(solution.values)
     nodes = np.flatnonzero(~graph.last)
     for node, row in zip(nodes, ActionValues.of(problem, solution.values, graph.offsets).at(nodes), strict=True):
         jumps = jump[graph.offsets[node] : graph.offsets[node + 1]]

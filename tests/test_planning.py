@@ -66,17 +66,34 @@ def test_a_plan_equals_value_iteration(seed, coarse, pessimism):
         assert chosen == pytest.approx(expected[node], abs=1e-3)
 
 
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=12), st.integers(0, 2**32 - 1), st.integers(1, 8))
-def test_the_best_edge_of_each_node_is_found_in_blocks_of_any_size(counts, seed, block):
-    random = np.random.default_rng(seed)
-    gaps = random.integers(0, 3, len(counts))
-    starts = np.cumsum(gaps + np.array([0, *counts[:-1]]))
-    values = random.integers(0, 3, starts[-1] + counts[-1]).astype(float)
+@given(st.lists(st.integers(0, 5), min_size=2, max_size=12), st.integers(0, 2**32 - 1), st.integers(1, 8))
+def test_the_best_jump_of_each_node_is_found_in_blocks_of_any_size(counts, seed, block):
+    random, nodes = np.random.default_rng(seed), len(counts)
+    source = np.repeat(np.arange(nodes), counts)
+    problem = Problem(
+        step_reward=np.zeros(nodes),
+        last=np.zeros(nodes, bool),
+        terminal=np.zeros(nodes, bool),
+        neighbours=Neighbours(np.zeros(nodes + 1, int), np.zeros(0, int)),
+        source=source,
+        target=random.integers(0, nodes, len(source)),
+        gain=random.integers(0, 3, len(source)).astype(float),
+        discount=0.5,
+        scale=1.0,
+    )
+    values, least = 2.0 * random.integers(0, 3, nodes), random.integers(-1, 4, nodes) + 0.5
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "BLOCK", block)
-        found = planning._highest(values, starts, np.array(counts))
-    expected = [start + np.argmax(values[start : start + count]) for start, count in zip(starts, counts, strict=True)]
-    np.testing.assert_array_equal(found, expected)
+        jumps = planning._Jumps.of(problem)
+    found = {}
+    for part in jumps.blocks:
+        found |= dict(zip(*jumps.better(values, least, part), strict=True))
+    expected = {}
+    for node in range(nodes):
+        worth = {edge: problem.gain[edge] + values[problem.target[edge]] / 2 for edge in np.flatnonzero(source == node)}
+        if worth and max(worth.values()) > least[node]:
+            expected[node] = max(worth, key=worth.__getitem__)
+    assert found == expected
 
 
 def test_a_policy_is_valued_along_its_pointers():

@@ -17,8 +17,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
+import jax
 import numpy as np
 from filelock import FileLock, Timeout
 
@@ -41,13 +42,16 @@ from trajstitch.policies.train import CHUNK, deploy_each, schedule, train_togeth
 from trajstitch.policies.training_data import TrainingData
 from trajstitch.progress import logger
 from trajstitch.stitching.config import StitchConfig
-from trajstitch.stitching.pipeline import StitchJob
+from trajstitch.stitching.pipeline import StitchJob, fit_models_together
 from trajstitch.storage.runs import Run, write_json
 from trajstitch.storage.tensors import read_tensors, save_tensors
 from trajstitch.storage.trees import tensors_of, tree_from
 
 SAVE_SECONDS = 60
 """The state of a training is saved this often."""
+
+Until = Literal["data", "models", "stitchings", "end"]
+"""What is made last: the logged data, the models of all stitchings, the stitched data, or all results."""
 
 Measure = Callable[[list[Cell]], list[str]]
 """Measures a group of cells and returns what failed, a line each."""
@@ -79,19 +83,21 @@ def run(
     time_limit: float | None = None,
     engine: Engine = local,
     worlds: Mapping[str, World] | None = None,
+    until: Until = "end",
 ) -> list[str]:
     """Measure the cells that have no result in the folder, and return what failed, a line each.
 
     After `time_limit` seconds nothing else is started, and a training saves its state and stops; the next call resumes
     it. A failure costs no cells but its own. Several processes may share the folder. The data of a cell may be that of
-    one of the `worlds`, by its name.
+    one of the `worlds`, by its name. `until` ends the work before policies are trained; several processes that make the
+    same stitchings divide them.
     """
     Bounds(0).check("time_limit", time_limit)
     cells = list(dict.fromkeys(cells))
     for cell in cells:
         check_bounds(cell)
     deadline = float("inf") if time_limit is None else time.time() + time_limit
-    bench = Bench(folder.absolute(), deadline, this_call(), worlds or {})  # for processes that start elsewhere
+    bench = Bench(folder.absolute(), deadline, this_call(), worlds or {}, until)  # for processes that start elsewhere
     missing = [cell for cell in cells if not bench.result(cell).exists()]
     sizes: dict[Data, tuple[int, int]] = {}
     failures = []
@@ -129,12 +135,15 @@ class Bench:
     """By `time.time()`."""
     call: dict[str, Any]
     worlds: Mapping[str, World] = field(default_factory=dict)
+    until: Until = "end"
 
     def result(self, cell: Cell) -> Path:
         return self.folder / "cells" / f"{cell.key}.json"
 
     def measure(self, group: list[Cell]) -> list[str]:
         """Measure a group of cells, except those that another process is measuring; return what failed."""
+        if self.until != "end":
+            return self.attempt(group, self._prepare)
         with ExitStack() as held:
             mine = [cell for cell in group if self._claim(held, cell) and not self.result(cell).exists()]
             return self.attempt(mine, self._measure)
@@ -157,9 +166,20 @@ class Bench:
             return [failure]
         return []
 
+    def _prepare(self, cells: list[Cell]) -> None:
+        """Make what cells learn from, as far as `until` says."""
+        logged = self._logged(cells)
+        if self.until == "models":
+            self._fit_models(_stitchings(cells), logged)
+        elif self.until == "stitchings":
+            self._stitched(_stitchings(cells), logged)
+
+    def _logged(self, cells: list[Cell]) -> dict[Data, Trajectories]:
+        return {data: self.load(data) for data in dict.fromkeys(cell.data for cell in cells)}
+
     def _measure(self, cells: list[Cell]) -> None:
-        logged = {data: self.load(data) for data in dict.fromkeys(cell.data for cell in cells)}
-        stitched = self._stitched(list(dict.fromkeys(job for job in map(_stitching_of, cells) if job)), logged)
+        logged = self._logged(cells)
+        stitched = self._stitched(_stitchings(cells), logged)
         sources: dict[Cell, Cell] = {}
         for cell in cells:
             job = _stitching_of(cell)
@@ -254,21 +274,41 @@ class Bench:
     ) -> dict[tuple[Data, Stitching], tuple[Trajectories, dict[str, Any]]]:
         """Return the stitched data of each job, and what stitching did to it; greedy passes are made together."""
         found = {}
+        if jax.default_backend() != "cpu":
+            self._fit_models(jobs, logged)
         configs = {job: job[1].config_for(logged[job[0]]) for job in jobs}
         for some in _by(jobs, lambda job: job if configs[job].plan else None).values():
             with ExitStack() as held:
-                for job in sorted(some, key=_name):  # in one order, so that no two processes wait for each other
-                    held.enter_context(self._lock(_name(job)))
-                runs = [self._stitching_run(job, configs[job]) for job in some]
+                # Processes that make the same stitchings divide them, unless this one goes on to learn from them.
+                mine = some if self._take(held, some, wait=self.until == "end") else []
                 outcomes = stitch_together(
-                    [
-                        StitchJob(logged[job[0]], configs[job], job[1].seed, run=run, before_stage=self._check_stage)
-                        for run, job in zip(runs, some, strict=True)
-                    ],
-                    [self.worlds.get(job[0].source) for job in some],
+                    [self._stitch_job(job, logged) for job in mine], [self.worlds.get(job[0].source) for job in mine]
                 )
-                found |= dict(zip(some, outcomes, strict=True))
+                found |= dict(zip(mine, outcomes, strict=True))
         return found
+
+    def _fit_models(self, jobs: list[tuple[Data, Stitching]], logged: dict[Data, Trajectories]) -> None:
+        """Fit the models of all jobs at the same time, except those that another process is making."""
+        with ExitStack() as held:
+            mine = [job for job in sorted(jobs, key=_name) if self._take(held, [job], wait=False)]
+            fit_models_together([self._stitch_job(job, logged) for job in mine])
+
+    def _take(self, held: ExitStack, jobs: list[tuple[Data, Stitching]], *, wait: bool) -> bool:
+        """Take stitchings for this process; return whether all could be taken."""
+        try:
+            for job in sorted(jobs, key=_name):  # in one order, so that no two processes wait for each other
+                held.enter_context(self._lock(_name(job), wait=wait))
+        except OutOfTimeError:
+            if wait:
+                raise
+            return False
+        return True
+
+    def _stitch_job(self, job: tuple[Data, Stitching], logged: dict[Data, Trajectories]) -> StitchJob:
+        data, stitching = job
+        config = stitching.config_for(logged[data])
+        run = self._stitching_run(job, config)
+        return StitchJob(logged[data], config, stitching.seed, run=run, before_stage=self._check_stage)
 
     def _stitching_run(self, job: tuple[Data, Stitching], config: StitchConfig) -> Run:
         """Start or resume the run of a stitching, and add this commit to those that made it, unless it is finished."""
@@ -400,6 +440,11 @@ class Bench:
 def _stitching_of(cell: Cell) -> tuple[Data, Stitching] | None:
     """Return what is stitched for a cell, whatever of the result it learns from."""
     return None if cell.stitching is None else (cell.data, replace(cell.stitching, gives="replaced"))
+
+
+def _stitchings(cells: Iterable[Cell]) -> list[tuple[Data, Stitching]]:
+    """Return all that is stitched for some cells."""
+    return list(dict.fromkeys(job for job in map(_stitching_of, cells) if job))
 
 
 def _marks(cell: Cell) -> list[int]:

@@ -35,6 +35,9 @@ class Reproduce(Asked):
     """What tasks on the cluster are given."""
     time_limit: Annotated[float, Bounds(0)] | None = None
     """Stop after this many seconds; the same command resumes."""
+    until: grid.Until = "end"
+    """What to make last: the logged data, the models of all stitchings, the stitched data, or all of the experiment.
+    Several processes that make the same stitchings divide them."""
     to: Path | None = None
     """Folder of the page, the figure and the tables; by default pages in `folder`."""
     readme: Path | None = None
@@ -61,7 +64,9 @@ def reproduce(
     cells = cells_of(asked, experiment.methods, experiment.sets, worlds or ())
     engine = grid.on_ray(asked.ray) if asked.engine == "ray" else grid.local
     due = [cell for some in cells.values() for cell in some]
-    failures = grid.run(due, folder, asked.time_limit, engine, worlds)
+    failures = grid.run(due, folder, asked.time_limit, engine, worlds, asked.until)
+    if asked.until != "end":
+        return None, failures
     results = measured(cells, folder)
     if not results:
         return None, failures

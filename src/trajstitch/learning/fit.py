@@ -30,6 +30,7 @@ from jaxtyping import Array, Float, Integer, Key, PRNGKeyArray
 from trajstitch.errors import InputError
 from trajstitch.learning.buffer import Slices, padded
 from trajstitch.learning.compiled import compiled, forget_if_many, wait_for
+from trajstitch.learning.together import Training, meeting
 from trajstitch.progress import progress
 
 Metrics = dict[str, Array]
@@ -141,7 +142,7 @@ def fit(
     no `slices` are given. With `held_out` data of the same form, `best` keeps the parameters with the lowest loss (the
     first objective's) on it; a member that has not improved for `patience` steps keeps no later ones, and training
     ends when none has. After each `every` steps, the held-out loss is computed, progress is shown and `each` is called
-    with the state and the mean metrics.
+    with the state and the mean metrics. In a thread of `together`, equal trainings of the others are made with it.
     """
     rows, members = len(jax.tree.leaves(data)[0]), len(state.keys)
     slices = Slices(np.zeros(members, int), np.full(members, rows)) if slices is None else slices
@@ -149,11 +150,19 @@ def fit(
         raise InputError(f"{title}: there is nothing to train on")
     assert len(slices.rows) == members
     assert np.max(slices.first + slices.rows) <= rows
-    forget_if_many()
-    slices = Slices(*(jnp.asarray(part, jnp.int32) for part in slices))
-    data, held_out = jax.device_put((padded(data), held_out))
-    done = int(state.step)
     patience = algorithm.steps if patience is None else patience
+    asked = Training(algorithm, state, data, slices, held_out, patience, every, title, each)
+    others = meeting()
+    return _fit(asked) if others is None else others.fit(asked, _fit)
+
+
+def _fit(asked: Training) -> State:
+    algorithm, state, title = asked.algorithm, asked.state, asked.title
+    forget_if_many()
+    slices = Slices(*(jnp.asarray(part, jnp.int32) for part in asked.slices))
+    data, held_out = jax.device_put((padded(asked.data), asked.held_out))
+    own = None if asked.held_out_of is None else jnp.asarray(asked.held_out_of, jnp.int32)
+    done, every = int(state.step), asked.every
     with progress(title, max(algorithm.steps - done, 0), "steps") as advance:
         if done < algorithm.steps:
             advance(0, note="compiling")
@@ -162,7 +171,7 @@ def fit(
             state, metrics = _advance(algorithm, state, data, slices, done, length)
             done += length
             if held_out is not None:
-                state = _keep_best(algorithm, state, held_out, patience)
+                state = _keep_best(algorithm, state, held_out, own, asked.patience)
                 metrics["held_out"] = state.best_loss
             shown = {name: float(np.mean(value)) for name, value in jax.device_get(wait_for(metrics)).items()}
             if not all(map(math.isfinite, shown.values())):
@@ -172,9 +181,9 @@ def fit(
                     "extreme values in the data with `trajstitch inspect`"
                 )
             advance(length, **{name: shown[name] for name in ("held_out", "loss") if name in shown})
-            if each is not None:
-                each(state, shown)
-            if held_out is not None and bool(jnp.all(done - state.best_step >= patience)):
+            if asked.each is not None:
+                asked.each(state, shown)
+            if held_out is not None and bool(jnp.all(done - state.best_step >= asked.patience)):
                 break
     return state if held_out is not None else replace(state, best=state.model)
 
@@ -312,14 +321,15 @@ def _move(objective: Objective, model: Any, optimiser: Any, batch: Any, key: PRN
 
 
 @compiled
-def _keep_best(algorithm: Algorithm, state: State, held_out: Any, patience: int) -> State:
+def _keep_best(algorithm: Algorithm, state: State, held_out: Any, own: Array | None, patience: int) -> State:
     arrays, static = eqx.partition(state.model, eqx.is_array)
     loss = algorithm.objectives()[0].loss
 
-    def held_out_loss(one: tuple[Any, PRNGKeyArray]) -> Array:
-        return loss(eqx.combine(one[0], static), held_out, one[1])[0]
+    def held_out_loss(one: tuple[Any, PRNGKeyArray, Array | None]) -> Array:
+        rows = held_out if own is None else jax.tree.map(lambda leaf: leaf[one[2]], held_out)
+        return loss(eqx.combine(one[0], static), rows, one[1])[0]
 
-    members = (arrays, state.keys)
+    members = (arrays, state.keys, own)
     found = jax.lax.map(held_out_loss, members) if jax.default_backend() == "cpu" else jax.vmap(held_out_loss)(members)
     waiting = state.step - state.best_step <= patience
     better = waiting & (found < state.best_loss)

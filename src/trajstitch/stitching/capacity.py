@@ -161,9 +161,9 @@ class ActionValues:
         cls, problem: Problem, values: Float[np.ndarray, " nodes"], offsets: Integer[np.ndarray, " nodes_plus_1"]
     ) -> "ActionValues":
         """Return the action values of a plan; the logged step wins ties."""
-        step, jump = problem.action_values(values)
+        step = problem.step_values(values)
         step[problem.last] = -np.inf  # no step leaves it
-        return cls(step + problem.precision, jump, offsets)
+        return cls(step + problem.precision, problem.jump_values(values), offsets)
 
     def at(self, nodes: Integer[np.ndarray, " some"]) -> Float[np.ndarray, "some actions"]:
         """Return a row for each node: the step, then the jumps, then -inf up to the longest row's end."""

@@ -14,9 +14,10 @@ from one jump to the next. The return of a run is the difference of two discount
 values of jumps are left to find, as sums along pointers, exact after a few doublings of their length.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated
 
 import numpy as np
@@ -25,6 +26,7 @@ from jaxtyping import Bool, Float, Integer
 from trajstitch.data import ragged
 from trajstitch.data.normaliser import Normaliser
 from trajstitch.data.trajectories import Trajectories
+from trajstitch.engines.workers import cores
 from trajstitch.errors import InputError
 from trajstitch.learning.bounds import Bounds
 from trajstitch.stitching.acceptance import edges_of_graph
@@ -34,7 +36,7 @@ from trajstitch.stitching.neighbours import Neighbours, squared_distance
 from trajstitch.stitching.rewards import PlanRewards
 
 TINY = float(np.finfo(np.float64).tiny)
-BLOCK = 2**20
+BLOCK = 2**17
 """Edges that are compared at once."""
 
 
@@ -138,16 +140,21 @@ class Problem:
         step_reward[:-1][full[1:] & ~self.last[:-1]] -= toll
         return replace(self, gain=gain, step_reward=step_reward)
 
-    def action_values(
-        self, values: Float[np.ndarray, " nodes"]
-    ) -> tuple[Float[np.ndarray, " nodes"], Float[np.ndarray, " edges"]]:
-        """Return the value of each logged step (at a last state, V itself) and of each jump, given V."""
+    def step_values(self, values: Float[np.ndarray, " nodes"]) -> Float[np.ndarray, " nodes"]:
+        """Return the value of each logged step (at a last state, V itself), given V."""
         step = self.step_reward.copy()
         step[:-1] += self.discount * values[1:]
         step[self.last] = values[self.last]
-        jump = (self.discount * values)[self.target]
-        jump += self.gain
-        return step, jump
+        return step
+
+    def jump_values(
+        self, values: Float[np.ndarray, " nodes"], edges: slice = slice(None)
+    ) -> Float[np.ndarray, " edges"]:
+        """Return the value of jumps, given V."""
+        jump = np.take(values, self.target[edges])
+        jump *= self.discount
+        jump += self.gain[edges]
+        return jump
 
 
 @dataclass(frozen=True)
@@ -168,29 +175,26 @@ def solve(problem: Problem, config: Plan) -> Solution:
     values = np.zeros(nodes)
     mean_near = _mean_of_neighbours(open_ends, last, problem.neighbours)
     enough = problem.precision
-    starts = np.flatnonzero(np.diff(problem.source, prepend=-1))
-    candidate = problem.source[starts]
-    counts = np.diff(np.append(starts, len(problem.source)))
-    for _ in range(config.improvements):
-        values = evaluate(problem, choice, after)
-        step, jump = problem.action_values(values)
-        better = np.full(nodes, -1, np.int64)
-        # A node keeps its action unless another is truly better, so that rounding can't make it oscillate.
-        if len(starts):
-            rises = np.maximum.reduceat(jump, starts) > np.maximum(step, values)[candidate] + enough
-            rises &= ~last[candidate]
-            better[candidate[rises]] = _highest(jump, starts[rises], counts[rises])
-        del jump  # before the next one is made: there are many edges
-        back = (choice >= 0) & (step > values + enough)
-        stays = (choice >= 0) & ~back & (better < 0)
-        better[stays] = choice[stays]
-        fresh = after.copy()
-        fresh[open_ends] = mean_near(values)
-        moved = np.abs(fresh - after).max(initial=0)
-        settled = np.array_equal(better, choice) and moved <= enough
-        choice, after = better, fresh
-        if settled:
-            break
+    with ThreadPoolExecutor(cores()) as pool:
+        jumps = _Jumps.of(problem)
+        for _ in range(config.improvements):
+            values = evaluate(problem, choice, after)
+            step = problem.step_values(values)
+            # A node keeps its action unless another is truly better, so that rounding can't make it oscillate.
+            least = np.where(last, np.inf, np.maximum(step, values) + enough)
+            better = np.full(nodes, -1, np.int64)
+            for source, edge in pool.map(partial(jumps.better, values, least), jumps.blocks):
+                better[source] = edge
+            back = (choice >= 0) & (step > values + enough)
+            stays = (choice >= 0) & ~back & (better < 0)
+            better[stays] = choice[stays]
+            fresh = after.copy()
+            fresh[open_ends] = mean_near(values)
+            moved = np.abs(fresh - after).max(initial=0)
+            settled = np.array_equal(better, choice) and moved <= enough
+            choice, after = better, fresh
+            if settled:
+                break
     return Solution(choice, values)
 
 
@@ -221,28 +225,42 @@ def evaluate(
     return run + far * total[place]
 
 
-def _highest(
-    values: Float[np.ndarray, " edges"], starts: Integer[np.ndarray, " groups"], counts: Integer[np.ndarray, " groups"]
-) -> Integer[np.ndarray, " groups"]:
-    """Return the first edge of the highest value in each group."""
-    found = np.empty_like(starts)
-    for some in _blocks(np.cumsum(counts)):
-        first = np.cumsum(counts[some]) - counts[some]
-        edge = ragged.rows_of(starts[some], counts[some])
-        inside = values[edge]
-        top = np.flatnonzero(inside == np.repeat(np.maximum.reduceat(inside, first), counts[some]))
-        found[some] = edge[top[np.searchsorted(top, first)]]
-    return found
+@dataclass(frozen=True)
+class _Jumps:
+    """The jumps of a problem by their sources, in blocks that are compared side by side and fit into a core's cache."""
 
+    problem: Problem
+    source: Integer[np.ndarray, " sources"]
+    start: Integer[np.ndarray, " sources"]
+    """Each source's first edge."""
+    end: Integer[np.ndarray, " sources"]
+    blocks: list[slice]
+    """Of the sources."""
 
-def _blocks(ends: Integer[np.ndarray, " groups"]) -> Iterator[slice]:
-    """Divide groups of edges that end here into blocks of not many more edges than `BLOCK`."""
-    first = 0
-    while first < len(ends):
-        before = int(ends[first - 1]) if first else 0
-        last = max(int(np.searchsorted(ends, before + BLOCK, "right")), first + 1)
-        yield slice(first, last)
-        first = last
+    @classmethod
+    def of(cls, problem: Problem) -> "_Jumps":
+        start = np.flatnonzero(np.diff(problem.source, prepend=-1))
+        end = np.append(start[1:], len(problem.source))[: len(start)]
+        blocks, first = [], 0
+        while first < len(start):
+            last = max(int(np.searchsorted(end, start[first] + BLOCK, "right")), first + 1)
+            blocks.append(slice(first, last))
+            first = last
+        return cls(problem, problem.source[start], start, end, blocks)
+
+    def better(
+        self, values: Float[np.ndarray, " nodes"], least: Float[np.ndarray, " nodes"], block: slice
+    ) -> tuple[Integer[np.ndarray, " some"], Integer[np.ndarray, " some"]]:
+        """Return the sources of a block that have a jump worth more than `least`, and the first of their best jumps."""
+        source, start, end = self.source[block], self.start[block], self.end[block]
+        edges = slice(start[0], end[-1])
+        value = self.problem.jump_values(values, edges)
+        top = np.maximum.reduceat(value, start - edges.start)
+        rises = np.flatnonzero(top > least[source])
+        count = (end - start)[rises]
+        edge = ragged.rows_of(start[rises], count)
+        highest = np.flatnonzero(value[edge - edges.start] == np.repeat(top[rises], count))
+        return source[rises], edge[highest[np.searchsorted(highest, np.cumsum(count) - count)]]
 
 
 def slope(
