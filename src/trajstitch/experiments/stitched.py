@@ -19,9 +19,10 @@ from trajstitch.data.stitch_record import StitchRecord
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.evaluation.simulator_check import check_jumps
 from trajstitch.experiments.cells import rounded
+from trajstitch.learning.fit_report import FitReport
 from trajstitch.stitching import pipeline
 from trajstitch.stitching.guards import states_kept
-from trajstitch.stitching.pipeline import Stitched, StitchJob
+from trajstitch.stitching.pipeline import Stitched, StitchJob, read_stitched
 from trajstitch.stitching.result import assemble
 from trajstitch.storage.runs import Run
 
@@ -55,24 +56,31 @@ def stitch_together(
 
     Returns each job's stitched data and its record; the records of data from `worlds` hold the true returns.
     """
-    found = []
-    for job, (outcome,), world in zip(jobs, pipeline.stitch_together(jobs), worlds, strict=True):
-        assert job.run is not None
-        if not job.run.has("stitched"):
-            truth = {}
-            if world is not None:
-                truth["true"] = float(normalised(world.true_returns(outcome.after), job.data.metadata).mean())
-            job.run.write_json("stitched", record(job, outcome) | rounded(truth))
-        for graph in job.run.folder.rglob("graph.safetensors"):
+    due = [number for number, job in enumerate(jobs) if not _run_of(job).has("stitched")]
+    for number, (outcome,) in zip(due, pipeline.stitch_together([jobs[number] for number in due]), strict=True):
+        job, world = jobs[number], worlds[number]
+        truth = {}
+        if world is not None:
+            truth["true"] = float(normalised(world.true_returns(outcome.after), job.data.metadata).mean())
+        for graph in _run_of(job).folder.rglob("graph.safetensors"):
             graph.unlink()  # by far the largest file, and no longer needed
-        found.append((outcome.after, job.run.read_json("stitched")))
+        _run_of(job).write_json("stitched", record(job, outcome) | rounded(truth))
+    found = []
+    for job in jobs:
+        known = _run_of(job).read_json("stitched")
+        reports = [FitReport.from_json(report) for report in known["fit_reports"]]
+        found.append((read_stitched(job, reports), known))
     return found
+
+
+def _run_of(job: StitchJob) -> Run:
+    assert job.run is not None
+    return job.run
 
 
 def record(job: StitchJob, stitched: Stitched) -> dict[str, Any]:
     """Return what stitching did to a data set, how far its jumps miss in the simulator, and what it took."""
-    run, before, after, passes = job.run, stitched.before, stitched.after, stitched.passes
-    assert run is not None
+    run, before, after, passes = _run_of(job), stitched.before, stitched.after, stitched.passes
     assert after.provenance is not None
     jumps = after.provenance.stitched
     start = time.monotonic()

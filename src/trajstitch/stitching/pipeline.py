@@ -132,6 +132,16 @@ def fit_models_together(jobs: Sequence[StitchJob]) -> None:
         together([lambda job=job: Stages(job).reason() for job in due])
 
 
+def read_stitched(job: StitchJob, reports: Sequence[FitReport]) -> Trajectories:
+    """Return the data set of a job of one seed that is finished in its run, given its models' reports."""
+    several = [job.stitching(number) for number in range(job.config.stitchings)]
+    results = [
+        read_result(one.run, "", one.data)[0] if one.run is not None and one.run.has("passes") else one.data
+        for one in several
+    ]
+    return assemble(job.data, results, keep_original=job.config.keeps_original, doubts=hidden_state(reports))
+
+
 def _check(jobs: Sequence[StitchJob]) -> None:
     """Raise for jobs that can't be done, and record in their runs what is done there."""
     for job in jobs:
