@@ -274,7 +274,9 @@ class Bench:
     ) -> dict[tuple[Data, Stitching], tuple[Trajectories, dict[str, Any]]]:
         """Return the stitched data of each job, and what stitching did to it; greedy passes are made together."""
         found = {}
-        if jax.default_backend() != "cpu":
+        if self.until != "end":
+            jobs = [job for job in jobs if not (self.folder / "stitched" / _name(job) / "stitched.json").exists()]
+        elif jax.default_backend() != "cpu":
             self._fit_models(jobs, logged)
         configs = {job: job[1].config_for(logged[job[0]]) for job in jobs}
         for some in _by(jobs, lambda job: job if configs[job].plan else None).values():
