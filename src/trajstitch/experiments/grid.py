@@ -31,7 +31,7 @@ from trajstitch.data.trajectories import Trajectories
 from trajstitch.engines.ray_cluster import RayCluster, RaySettings
 from trajstitch.errors import InputError
 from trajstitch.evaluation.evaluate import FIRST_SEED, evaluate
-from trajstitch.experiments.cells import Cell, Data, Stitching, digest, rounded, score
+from trajstitch.experiments.cells import Cell, Data, Result, Stitching, digest, rounded, score
 from trajstitch.experiments.expert_distance import beside_expert
 from trajstitch.experiments.provenance import now, this_call
 from trajstitch.experiments.stitched import World, borrow, learned_from, stitch_together
@@ -49,6 +49,9 @@ from trajstitch.storage.trees import tensors_of, tree_from
 
 SAVE_SECONDS = 60
 """The state of a training is saved this often."""
+
+NAMED = ("set", "method")
+"""What a table adds to its results."""
 
 Until = Literal["data", "models", "stitchings", "end"]
 """What is made last: the logged data, the models of all stitchings, the stitched data, or all results."""
@@ -107,6 +110,15 @@ def run(
     done = sum(bench.result(cell).exists() for cell in cells)
     logger.info(f"{folder}: {done} of {len(cells)} cells are measured")
     return failures
+
+
+def adopt(results: Iterable[Result], cells: Iterable[Cell], folder: Path) -> None:
+    """Put results that were measured elsewhere into the folder, those of these cells that have none there."""
+    keys = {cell.key for cell in cells}
+    for result in results:
+        place = folder / "cells" / f"{digest(result['config'])}.json"
+        if place.stem in keys and not place.exists():
+            write_json(place, {name: value for name, value in result.items() if name not in NAMED})
 
 
 def groups(cells: Iterable[Cell], sizes: dict[Data, tuple[int, int]]) -> list[list[Cell]]:

@@ -35,6 +35,9 @@ class Reproduce(Asked):
     """What tasks on the cluster are given."""
     time_limit: Annotated[float, Bounds(0)] | None = None
     """Stop after this many seconds; the same command resumes."""
+    known: tuple[Path, ...] = ()
+    """Files of results (NAME.json beside a page) that earlier calls wrote, perhaps elsewhere: what is in them is not
+    measured again."""
     until: grid.Until = "end"
     """What to make last: the logged data, the models of all stitchings, the stitched data, or all of the experiment.
     Several processes that make the same stitchings divide them."""
@@ -62,8 +65,10 @@ def reproduce(
     check_bounds(asked)
     folder = asked.folder or Path("runs") / experiment.name
     cells = cells_of(asked, experiment.methods, experiment.sets, worlds or ())
-    engine = grid.on_ray(asked.ray) if asked.engine == "ray" else grid.local
     due = [cell for some in cells.values() for cell in some]
+    for file in asked.known:
+        grid.adopt(read_results(file), due, folder)
+    engine = grid.on_ray(asked.ray) if asked.engine == "ray" else grid.local
     failures = grid.run(due, folder, asked.time_limit, engine, worlds, asked.until)
     if asked.until != "end":
         return None, failures
