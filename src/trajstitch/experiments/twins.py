@@ -4,6 +4,7 @@ python -m trajstitch.experiments.twins measure
 """
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -56,7 +57,7 @@ class Measure:
     """Transitions of each set; its full size if not given."""
     ladders: tuple[Path, ...] = ()
     """Ladder files to collect with, at most one a task, in place of the shipped ones."""
-    table1: Path = Path("docs/results/table1.json")
+    table1: Path = Path("docs/results/full-size/table1.json")
     """Results of `trajstitch reproduce table1`, for the scores of learners on these sets."""
     to: Path = Path("docs/results/sets.md")
     """The page; its numbers and its figure are put beside it."""
@@ -112,6 +113,7 @@ def page(known: dict[str, Any], asked: Measure) -> str:
         algorithms=sorted({one["asked"]["ladder"]["algorithm"] for one in known.values()}),
         ladders=ladder_table(known),
         learners=learner_table(asked.table1),
+        table1=os.path.relpath(asked.table1.with_suffix(".md"), asked.to.parent),
         tolerances=TOLERANCES,
         figure=asked.to.with_suffix(".svg").name,
         commands=sorted({call["command"] for call in calls}),
