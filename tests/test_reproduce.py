@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from point import collect
 from trajstitch import Trajectories, cli, formats, stitch, train
@@ -18,6 +19,7 @@ from trajstitch.experiments.methods import Asked, cells_of, limited
 from trajstitch.experiments.reproduce import EXPERIMENTS, Reproduce, experiment_named, reproduce
 from trajstitch.experiments.stitched import best_covering, learned_from
 from trajstitch.policies.policy import load_policies
+from trajstitch.stitching import pipeline
 from trajstitch.stitching.config import preset
 from trajstitch.stitching.guards import states_kept
 
@@ -142,6 +144,40 @@ def test_more_passes_continue_from_fewer_to_the_same_bits(folder, caplog):
     expected = stitch(Point().collect(), limited(two(preset("default")), 32, 200))
     (run,) = (folder / "stitched").glob("*default-2-*/result.npz")
     assert formats.load(f"npz:{run}").observations.tobytes() == expected.observations.tobytes()
+
+
+def test_an_experiment_is_made_stage_by_stage_to_the_same_results(folder, tmp_path, monkeypatch):
+    at_once = measure(folder, "table1", "bc", "ts-bc")[1]
+    asked = Reproduce(size="small", sets=("point",), methods=("bc", "ts-bc"), folder=tmp_path)
+    made = {"data": set(), "models": {"models"}, "stitchings": {"models", "passes", "stitched"}}
+    for stage, names in made.items():
+        assert reproduce(EXPERIMENTS["table1"], replace(asked, until=stage), WORLDS) == (None, [])
+        runs = [*(tmp_path / "stitched").glob("*")]
+        assert len(runs) == (0 if stage == "data" else 2)
+        assert all({name for name in names | {"passes"} if [*run.glob(f"{name}.*")]} == names for run in runs)
+    assert not (tmp_path / "policies").exists()
+    monkeypatch.setattr(pipeline, "fit_model", None)
+    monkeypatch.setattr(pipeline, "improve_together", None)
+    step_by_step = measure(tmp_path, "table1", "bc", "ts-bc")[1]
+    assert [one["returns"] for one in step_by_step] == [one["returns"] for one in at_once]
+
+
+def test_processes_divide_the_stitchings_that_are_not_learned_from_yet(tmp_path):
+    asked = Reproduce(size="small", sets=("point",), methods=("ts-bc",), folder=tmp_path, until="models")
+    reproduce(EXPERIMENTS["table1"], asked, WORLDS)
+    one, other = sorted((tmp_path / "stitched").iterdir())
+    with FileLock(tmp_path / "locks" / f"{one.name}.lock"):
+        reproduce(EXPERIMENTS["table1"], replace(asked, until="stitchings"), WORLDS)
+    assert not (one / "stitched.json").exists()
+    assert (other / "stitched.json").exists()
+
+
+def test_results_that_are_known_are_not_measured_again(folder, tmp_path, monkeypatch):
+    page, results = measure(folder, "table1", "bc", "ts-bc")
+    monkeypatch.setattr(grid, "train_together", None)
+    again, same = measure(tmp_path, "table1", "bc", "ts-bc", known=(page.with_suffix(".json"),))
+    assert same == results
+    assert again.read_text() == page.read_text()
 
 
 def test_expert_fraction_measures_the_distance_to_the_expert_and_draws_three_figures(tmp_path, capsys):

@@ -8,7 +8,8 @@ differ in nothing but their data, keys and weights become members of one.
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import jax
@@ -46,9 +47,15 @@ class Training:
         """What trainings that can be one have in common; None for one that can't be joined."""
         if self.each is not None or int(self.state.step) or self.held_out_of is not None:
             return None
-        of_members = replace(self.state, step=None)
         held_out = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(self.held_out)]
-        return self.algorithm, _form(of_members), _form(self.data), tuple(held_out), self.patience, self.every
+        return (
+            self.algorithm,
+            _form(_of_members(self.state)),
+            _form(self.data),
+            tuple(held_out),
+            self.patience,
+            self.every,
+        )
 
 
 def _form(tree: Any) -> Hashable:
@@ -65,11 +72,11 @@ def joined(several: Sequence[Training]) -> Training:
     starts = [np.asarray(one.slices.first) + start for one, start in zip(several, places.first, strict=True)]
     together = jax.tree.map(
         lambda *leaves: jnp.concatenate(leaves) if hasattr(leaves[0], "shape") else leaves[0],
-        *(replace(one.state, step=None) for one in several),
+        *(_of_members(one.state) for one in several),
     )
     return replace(
         first,
-        state=replace(together, step=first.state.step),
+        state=replace(first.state, **together),
         data=buffer,
         slices=Slices(np.concatenate(starts), np.concatenate([np.asarray(one.slices.rows) for one in several])),
         held_out=jax.tree.map(lambda *leaves: np.stack(leaves), *(one.held_out for one in several)),
@@ -80,15 +87,17 @@ def joined(several: Sequence[Training]) -> Training:
 
 def divided(state: Any, several: Sequence[Training]) -> list[Any]:
     """Return the state of each training from that of all; the inverse of `joined`."""
-    ends = np.cumsum([one.members for one in several])
-    whole = replace(state, step=None)
-    return [
-        replace(
-            jax.tree.map(lambda leaf: leaf[end - one.members : end] if hasattr(leaf, "shape") else leaf, whole),  # noqa: B023
-            step=state.step,
-        )
-        for one, end in zip(several, ends, strict=True)
-    ]
+    ends, whole = accumulate(one.members for one in several), _of_members(state)
+
+    def part(first: int, end: int) -> dict[str, Any]:
+        return jax.tree.map(lambda leaf: leaf[first:end] if hasattr(leaf, "shape") else leaf, whole)
+
+    return [replace(state, **part(end - one.members, end)) for one, end in zip(several, ends, strict=True)]
+
+
+def _of_members(state: Any) -> dict[str, Any]:
+    """Return the parts of a state that are stacked along an axis of members: all but the number of steps."""
+    return {item.name: getattr(state, item.name) for item in fields(state) if item.name != "step"}
 
 
 @dataclass
@@ -102,7 +111,7 @@ class Meeting:
 
     def fit(self, asked: Training, make: Callable[[Training], Any]) -> Any:
         """Return the state that a training ends with, once all threads have asked for one or are done."""
-        mine = _Asked(asked, make)
+        mine = _Asked(asked, make, asked.kind)
         with self.changed:
             self.waiting.append(mine)
             self._make_if_all_wait()
@@ -122,8 +131,7 @@ class Meeting:
         due, self.waiting = self.waiting, []
         kinds: dict[Hashable, list[_Asked]] = {}
         for number, one in enumerate(due):
-            kind = one.training.kind
-            kinds.setdefault(number if kind is None else kind, []).append(one)
+            kinds.setdefault(number if one.kind is None else one.kind, []).append(one)
         for some in kinds.values():
             _make(some)
         self.changed.notify_all()
@@ -133,6 +141,7 @@ class Meeting:
 class _Asked:
     training: Training
     make: Callable[[Training], Any]
+    kind: Hashable
     state: Any = None
     error: BaseException | None = None
     made: bool = False
