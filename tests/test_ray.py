@@ -12,7 +12,7 @@ import pytest
 from point import collect
 from trajstitch import Trajectories, cli, formats
 from trajstitch.engines.ray_cluster import RayCluster, RaySettings
-from trajstitch.errors import InputError
+from trajstitch.errors import InputError, JobError
 from trajstitch.experiments import grid
 from trajstitch.experiments.cells import read_results
 from trajstitch.experiments.methods import Asked, cells_of, limited
@@ -69,7 +69,7 @@ def test_what_fails_fails_in_one_line(cluster: RayCluster) -> None:
     with pytest.raises(InputError, match=r"^part is bad$"):
         next(cluster.map(refused, None, [1]))
     once = RayCluster(RaySettings(retries=0))
-    with pytest.raises(InputError, match="failed on the cluster 1 times") as caught:
+    with pytest.raises(JobError, match="failed on the cluster 1 times") as caught:
         next(once.map(killed, None, [1]))
     assert "\n" not in str(caught.value)
 
