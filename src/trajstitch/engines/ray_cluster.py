@@ -6,13 +6,15 @@ on the same. Results come back in the order of the parts, so that nothing depend
 
 import logging
 import os
+import re
 import signal
+import socket
 import threading
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import islice
@@ -29,6 +31,12 @@ PASSED_ON = ("PYTHONPATH", "JAX_PLATFORMS", "XLA_FLAGS", "MINARI_DATASETS_PATH",
 
 STARTS = 3
 """How often it is tried to start a cluster on this machine."""
+
+ANSWER = 10.0
+"""Seconds in which a cluster's address must answer."""
+
+GLANCE = 0.2
+"""Seconds that Ray waits for a task at once: it takes longer than a Ctrl-C may to notice one."""
 
 LOOK = 10.0
 """Seconds between two looks at whether a task that is waited for has room on any machine."""
@@ -77,19 +85,26 @@ class RayCluster:
         self._require_room()
 
     def _connect(self) -> None:
-        address = self.settings.address or os.environ.get("RAY_ADDRESS") or "local"
+        address = self.settings.address
+        if address in (None, "", "auto"):
+            address = os.environ.get("RAY_ADDRESS") or address or "local"
         passed = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         if not self.settings.gpus:
             passed["JAX_PLATFORMS"] = "cpu"
         options: dict[str, Any] = {"runtime_env": {"env_vars": passed}}
         options |= {"log_to_driver": False, "logging_level": logging.WARNING}
+        os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # of tasks that nobody waits for any more
         if address == "local":
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody asked to tell anybody
             options |= {"num_cpus": self.settings.workers, "include_dashboard": False}
             # Ours only waits while its workers work, and Ray would try a task for ever that memory is too small for.
             options["_system_config"] = {"worker_niceness": 0, "task_oom_retries": self.settings.retries}
         elif self.settings.workers is not None:
-            raise InputError("`workers` is for a cluster that is started for this command, not for one with an address")
+            raise InputError(
+                "`ray.workers` is for a cluster that is started for this command, not for one with an address"
+            )
+        else:
+            self._require_answer(address)
         for left in reversed(range(STARTS)):
             try:
                 with _as_it_was():
@@ -100,8 +115,25 @@ class RayCluster:
                 if not left or "timed out during startup" not in str(error):
                     where = "this machine" if address == "local" else address
                     raise InputError(f"no Ray cluster at {where}: {one_line(str(error))}") from error
+        if hasattr(self.ray._private.worker, "print_to_stdstream"):
+            self.ray._private.worker.print_to_stdstream = _log
         have = self.ray.cluster_resources()
         logger.info(f"Ray: {have.get('CPU', 0):g} cores and {have.get('GPU', 0):g} GPUs")
+
+    def _require_answer(self, address: str) -> None:
+        """Raise if nothing answers at an address: Ray would try it for a quarter of an hour."""
+        found = address
+        with suppress(AttributeError, OSError, ValueError):  # Ray says it better if it can't find one
+            # A head that was killed has left its address behind.
+            found = self.ray._private.services.canonicalize_bootstrap_address(address) or address
+        host, _, port = found.rpartition(":")
+        if not port.isdecimal() or "://" in found:
+            return
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), ANSWER).close()
+        except (OSError, OverflowError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"no Ray cluster at {found}: {reason}") from error
 
     @property
     def _needs(self) -> dict[str, float]:
@@ -185,8 +217,11 @@ class RayCluster:
 
     def _wait(self, references: list[Any]) -> Any:
         """Return the first of these tasks that is done."""
-        while not (ready := self.ray.wait(references, num_returns=1, timeout=LOOK)[0]):
-            self._require_room()
+        looked = time.monotonic()
+        while not (ready := self.ray.wait(references, num_returns=1, timeout=GLANCE)[0]):
+            if time.monotonic() - looked > LOOK:
+                self._require_room()
+                looked = time.monotonic()
         return ready[0]
 
     def _cancel(self, references: Iterable[Any]) -> None:
@@ -197,7 +232,7 @@ class RayCluster:
 
     def _get(self, reference: Any) -> Any:
         """Return a task's result; raise what it raised, or in one line that its workers were lost."""
-        with self._plainly(f"a task failed on the cluster {self.settings.retries + 1} times"):
+        with self._plainly(f"a task was lost on the cluster {self.settings.retries + 1} times"):
             return self.ray.get(reference)
 
     @contextmanager
@@ -209,7 +244,14 @@ class RayCluster:
             raise error.cause if isinstance(error.cause, Exception) else error from None
         except self.exceptions.RayError as error:
             line = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise JobError(f"{what}: {line}") from error
+            raise JobError(f"{what}: {line} Machines short of memory lose workers: see `ray.memory`") from error
+
+
+def _log(said: dict[str, Any], **_: Any) -> None:
+    """Log what Ray says of lost workers: it would print it on stdout, where results go."""
+    for message in said["lines"]:
+        line = next(iter(message.strip().splitlines()), "")
+        logger.warning(f"Ray: {re.split(' (?:To troubleshoot|Error:|Last 20 lines)', line)[0]}")
 
 
 @contextmanager
