@@ -1,7 +1,8 @@
 """How much of stitching scales with the workers of a cluster, and what data far larger than this would need.
 
-A stand-in for workers runs in this process, on one core, and times each part that it would send. With --ray the same
-graph is built on a Ray cluster of this machine too. What is larger than was measured is computed on paper.
+A stand-in for workers runs in this process, and counts the seconds of a core that each part takes, which other work on
+the machine changes little. With --ray the same graph is built on a Ray cluster of this machine too, by the clock. What is
+larger than was measured is computed on paper.
 """
 
 import json
@@ -10,11 +11,12 @@ import os
 import pickle
 import resource
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import faiss
 import tyro
 
 from trajstitch.benchmark.collect import Collect, collect
@@ -45,7 +47,7 @@ class Timed:
     rows: int
     first: dict[str, float] = field(default_factory=dict)
     """When each function was first sent."""
-    seconds: Counter[str] = field(default_factory=Counter)
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     parts: Counter[str] = field(default_factory=Counter)
     shared: dict[str, int] = field(default_factory=dict)
     """Bytes that all parts share."""
@@ -54,12 +56,12 @@ class Timed:
 
     def map(self, function, shared, parts):
         name = function.__qualname__
-        self.first[name] = time.perf_counter()
+        self.first[name] = time.process_time()
         self.shared[name] = len(pickle.dumps(shared))
         for part in parts:
-            start = time.perf_counter()
+            start = time.process_time()
             found = function(shared, part)
-            self.seconds[name] += time.perf_counter() - start
+            self.seconds[name] += time.process_time() - start
             self.parts[name] += 1
             self.moved += len(pickle.dumps(part)) + len(pickle.dumps(found))
             yield found
@@ -86,23 +88,22 @@ class Benchmark:
 
 
 def measure(config: Benchmark) -> dict[str, Any]:
-    every = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, every[:1])
+    faiss.omp_set_num_threads(1)  # threads of OpenMP count as busy while they wait
     data = collect(Collect(config.set, config.transitions))
     workers = Timed(config.rows)
     stages = Stages(StitchJob(data, limited(preset("quick"), None, config.steps), workers=workers))
     scorer = stages.scorer()  # which fits the models
-    start = time.perf_counter()
+    start = time.process_time()
     graph = stages.graph()
-    built = time.perf_counter() - start
+    built = time.process_time() - start
     seconds = {"index": workers.first[NEAR] - start, "neighbours": workers.seconds[NEAR]}
     seconds |= {
         "scores": workers.seconds[SCORED],
-        "head": built - workers.seconds.total() - workers.first[NEAR] + start,
+        "head": built - sum(workers.seconds.values()) - workers.first[NEAR] + start,
     }
-    start = time.perf_counter()
+    start = time.process_time()
     improve_together(stages.config, stages.tasks())
-    seconds["plan"] = time.perf_counter() - start
+    seconds["plan"] = time.process_time() - start
     found = {
         "transitions": data.steps,
         "columns": data.observation_size,
@@ -114,7 +115,7 @@ def measure(config: Benchmark) -> dict[str, Any]:
         "parts": dict(workers.parts),
     }
     if config.ray:
-        found["ray"] = {}
+        found["ray"], every = {}, sorted(os.sched_getaffinity(0))
         for count in (1, 2):
             os.sched_setaffinity(0, every[:count])
             cluster = RayCluster(RaySettings(workers=count))
@@ -179,7 +180,9 @@ def page(config: Benchmark, found: dict[str, Any], call: dict[str, Any]) -> str:
         shared=sum(found["shared_bytes"].values()),
         share=f"{apart / graph:.0%}",
         whole=f"{apart / (graph + seconds['plan']):.0%}",
-        stages=markdown_table(["part", "where", "seconds"], [[*row[:2], f"{seconds[row[2]]:.1f}"] for row in rows]),
+        stages=markdown_table(
+            ["part", "where", "core seconds"], [[*row[:2], f"{seconds[row[2]]:.1f}"] for row in rows]
+        ),
         speeds=markdown_table(["workers", "graph", "graph and plan"], speeds),
         paper=markdown_table(titles, [on_paper(found, states) for states in PAPER]),
         machines=MACHINES,
