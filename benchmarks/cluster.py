@@ -1,8 +1,8 @@
 """How much of stitching scales with the workers of a cluster, and what data far larger than this would need.
 
 A stand-in for workers runs in this process, and counts the seconds of a core that each part takes, which other work on
-the machine changes little. With --ray the same graph is built on a Ray cluster of this machine too, by the clock. What is
-larger than was measured is computed on paper.
+the machine changes little. With --ray the same graph is built on a Ray cluster of this machine too, by the clock. What
+is larger than was measured is computed on paper.
 """
 
 import json
