@@ -244,7 +244,9 @@ class RayCluster:
             raise error.cause if isinstance(error.cause, Exception) else error from None
         except self.exceptions.RayError as error:
             line = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise JobError(f"{what}: {line} Machines short of memory lose workers: see `ray.memory`") from error
+            raise JobError(
+                f"{what}: {line.rstrip('.')}. Machines short of memory lose workers: see `ray.memory`"
+            ) from error
 
 
 def _log(said: dict[str, Any], **_: Any) -> None:
