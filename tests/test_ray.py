@@ -73,6 +73,10 @@ def killed(shared: None, part: int) -> int:
     return part
 
 
+def lacking(shared: None, part: int) -> int:
+    raise ModuleNotFoundError("No module named 'trajstitch'")
+
+
 def killed_cells(group: list[str]) -> list[str]:
     os.kill(os.getpid(), signal.SIGKILL)
     return group
@@ -81,6 +85,8 @@ def killed_cells(group: list[str]) -> list[str]:
 def test_what_fails_fails_in_one_line(cluster: RayCluster, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError, match=r"^part is bad$"):
         next(cluster.map(refused, None, [1]))
+    with pytest.raises(JobError, match=r"can't do a task: No module named 'trajstitch'. Install"):
+        next(cluster.map(lacking, None, [1]))
     once = RayCluster(RaySettings(retries=0))
     with pytest.raises(JobError, match="lost on the cluster 1 times") as caught:
         next(once.map(killed, None, [1]))

@@ -114,7 +114,8 @@ class RayCluster:
                 self.ray.shutdown()
                 if not left or "timed out during startup" not in str(error):
                     where = "this machine" if address == "local" else address
-                    raise InputError(f"no Ray cluster at {where}: {one_line(str(error))}") from error
+                    hint = "; has it a token (RAY_AUTH_MODE=token)?" if "Failed to connect" in str(error) else ""
+                    raise InputError(f"no Ray cluster at {where}: {one_line(str(error))}{hint}") from error
         if hasattr(self.ray._private.worker, "print_to_stdstream"):
             self.ray._private.worker.print_to_stdstream = _log
         have = self.ray.cluster_resources()
@@ -241,12 +242,18 @@ class RayCluster:
         try:
             yield
         except self.exceptions.RayTaskError as error:
-            raise error.cause if isinstance(error.cause, Exception) else error from None
+            cause = error.cause
+            if isinstance(cause, ImportError | self.exceptions.RayError):
+                lacks = f"a machine of the Ray cluster can't do a task: {_first_line(cause)}"
+                raise JobError(f"{lacks}. Install the same version of trajstitch on each") from error
+            raise cause if isinstance(cause, Exception) else error from None
         except self.exceptions.RayError as error:
-            line = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise JobError(
-                f"{what}: {line.rstrip('.')}. Machines short of memory lose workers: see `ray.memory`"
-            ) from error
+            lost = f"{what}: {_first_line(error)}"
+            raise JobError(f"{lost}. Machines short of memory lose workers: see `ray.memory`") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
 
 
 def _log(said: dict[str, Any], **_: Any) -> None:
