@@ -2,6 +2,11 @@
 
 import os
 import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +16,9 @@ import pytest
 
 from point import collect
 from trajstitch import Trajectories, cli, formats
+from trajstitch.engines import ray_cluster
 from trajstitch.engines.ray_cluster import RayCluster, RaySettings
-from trajstitch.errors import InputError
+from trajstitch.errors import InputError, JobError
 from trajstitch.experiments import grid
 from trajstitch.experiments.cells import read_results
 from trajstitch.experiments.methods import Asked, cells_of, limited
@@ -28,9 +34,11 @@ pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::FutureWarning
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
     """A cluster of two workers on this machine, which find this module."""
+    kept = signal.getsignal(signal.SIGTERM)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PYTHONPATH", str(Path(__file__).parent))
         made = RayCluster(RaySettings(workers=2))
+    assert signal.getsignal(signal.SIGTERM) is kept
     assert made.ray.cluster_resources()["CPU"] == 2
     yield made
     made.ray.shutdown()
@@ -65,13 +73,64 @@ def killed(shared: None, part: int) -> int:
     return part
 
 
-def test_what_fails_fails_in_one_line(cluster: RayCluster) -> None:
+def lacking(shared: None, part: int) -> int:
+    raise ModuleNotFoundError("No module named 'trajstitch'")
+
+
+def killed_cells(group: list[str]) -> list[str]:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return group
+
+
+def test_what_fails_fails_in_one_line(cluster: RayCluster, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError, match=r"^part is bad$"):
         next(cluster.map(refused, None, [1]))
+    with pytest.raises(JobError, match=r"can't do a task: No module named 'trajstitch'. Install"):
+        next(cluster.map(lacking, None, [1]))
     once = RayCluster(RaySettings(retries=0))
-    with pytest.raises(InputError, match="failed on the cluster 1 times") as caught:
+    with pytest.raises(JobError, match="lost on the cluster 1 times") as caught:
         next(once.map(killed, None, [1]))
     assert "\n" not in str(caught.value)
+    (line,) = once.run(killed_cells, [["one", "two"]])
+    assert line.startswith("one and 1 more: a task was lost on the cluster 1 times")
+    assert capfd.readouterr().out == ""  # where results go
+
+
+def test_task_that_no_machine_has_room_for_is_refused(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"no machine .* \(1 GPU, the most is 0\)"):
+        RayCluster(RaySettings(gpus=1))
+    with pytest.raises(InputError, match=r"\(3 CPU, the most is 2; 1e\+06 GiB, the most is"):
+        RayCluster(RaySettings(cpus=3, memory=1e6))
+    monkeypatch.setattr(ray_cluster, "LOOK", 0.5)
+    patient = RayCluster(RaySettings(gpus=1, wait=2))
+    start = time.monotonic()
+    with pytest.raises(InputError, match="1 GPU, the most is 0"):
+        next(patient.map(refused, None, [1]))
+    assert time.monotonic() - start > 1
+
+
+def test_address_that_nobody_answers_at_ends_soon_in_one_line(tmp_path: Path) -> None:
+    formats.save(collect(episodes=3, length=20), f"npz:{tmp_path / 'log.npz'}")
+    with socket.socket() as taken:  # and not listening
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [
+            "stitch",
+            f"npz:{tmp_path / 'log.npz'}",
+            f"npz:{tmp_path / 'new.npz'}",
+            "--run",
+            str(tmp_path / "run"),
+        ]
+        job = subprocess.run(
+            [sys.executable, "-m", "trajstitch", *command, "--engine", "ray", "--ray.address", address],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert job.returncode == 2
+    assert job.stderr.startswith("error: no Ray cluster at ")
+    assert job.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["log.npz"]
 
 
 class Deadly:
@@ -155,7 +214,10 @@ def test_cells_on_a_cluster_have_the_results_of_this_process_though_a_worker_is_
 
 def _comparable(folder: Path) -> dict[str, tuple]:
     """Return what the cells of a folder found, with the bits of their policies."""
-    policies = {path.name: path.read_bytes()[-512:] for path in (folder / "policies").glob("*.safetensors")}
+    policies = {
+        path.name: tuple((name, array.tobytes()) for name, array in sorted(read_tensors(path)[0].items()))
+        for path in (folder / "policies").glob("*.safetensors")
+    }
     assert policies
     found = {str(one["config"]): (one["returns"], one["checkpoints"]) for one in read_results(folder)}
     return {name: (*facts, tuple(sorted(policies.items()))) for name, facts in found.items()}
@@ -172,3 +234,42 @@ def test_stitch_command_on_a_cluster_writes_the_same_data(cluster: RayCluster, t
         data = formats.load(f"npz:{target}")
         written.append((data.observations.tobytes(), data.actions.tobytes(), data.rewards.tobytes()))
     assert written[0] == written[1]
+
+
+STOPPED = """
+    import os, signal, sys, threading
+    from trajstitch.cli import main
+    from trajstitch.engines.ray_cluster import RayCluster
+
+    def wait(self, references, usual=RayCluster._wait):
+        threading.Timer(0.5, os.kill, (os.getpid(), int(sys.argv[1]))).start()  # a worker takes longer to start
+        return usual(self, references)
+
+    RayCluster._wait = wait
+    main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_stopped_command_leaves_nothing_half_made_and_resumes_to_the_same_bits(
+    cluster: RayCluster, tmp_path: Path, capsys, number: int, code: int
+) -> None:
+    log, target, run = tmp_path / "log.npz", tmp_path / "new.npz", tmp_path / "run"
+    formats.save(collect(episodes=12, length=20), f"npz:{log}")
+    command = ["stitch", f"npz:{log}", f"npz:{target}", "--preset", "quick", "--inverse.steps", "50", "--run", str(run)]
+    apart = [*command, "--engine", "ray"]
+    job = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(STOPPED), str(int(number)), *apart, "--ray.workers", "2"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert job.returncode == code, job.stderr
+    assert job.stderr.endswith("the same command with --resume continues after what is finished\ninterrupted\n")
+    assert job.stdout == ""
+    assert not target.exists()
+    assert (run / "models.safetensors").exists()
+    assert cli.run([*apart, "--resume"]) == 0, capsys.readouterr().err
+    resumed = target.read_bytes()
+    assert cli.run([*command, "--force"]) == 0, capsys.readouterr().err
+    assert target.read_bytes() == resumed

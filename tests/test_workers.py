@@ -2,13 +2,14 @@
 
 import pickle
 import sys
+from importlib.metadata import version
 
 import numpy as np
 import pytest
 
 from point import collect
 from trajstitch import cli
-from trajstitch.engines.ray_cluster import RayCluster, RaySettings
+from trajstitch.engines.ray_cluster import RayCluster, RaySettings, _call
 from trajstitch.engines.workers import LOCAL, Local
 from trajstitch.errors import InputError
 from trajstitch.experiments.methods import limited
@@ -73,3 +74,9 @@ def test_missing_ray_says_what_to_install(monkeypatch, tmp_path, capsys) -> None
     assert 'pip install "trajstitch[ray]"' in capsys.readouterr().err
     with pytest.raises(InputError, match="`retries` must be"):
         RayCluster(RaySettings(retries=-1))
+
+
+def test_worker_with_another_version_is_refused() -> None:
+    assert _call(version("trajstitch"), max, 1, 2) == 2
+    with pytest.raises(InputError, match=r"has trajstitch .*, this one 0\.0\.1: install the same one"):
+        _call("0.0.1", max, 1, 2)

@@ -11,6 +11,7 @@ import errno
 import importlib
 import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -79,6 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         if stopping.asked.is_set():
             _interrupted()
+        if interrupts.received:  # Ray makes another exit of it
+            code = interrupts.CODES[signal.Signals(interrupts.received[0])]
     interrupts.finish(code)
 
 

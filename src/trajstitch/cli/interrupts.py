@@ -42,8 +42,13 @@ def watch() -> None:
     signal.signal(signal.SIGTERM, _raise)
 
 
+received: list[int] = []
+"""The signals that were to end this process, for what a library makes of the exceptions that they raise."""
+
+
 def _raise(number: int, frame: FrameType | None) -> None:
     stopping.asked.set()
+    received.append(number)
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     sys.exit(CODES[signal.Signals(number)])
