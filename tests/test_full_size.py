@@ -23,7 +23,9 @@ def counting(tmp_path, monkeypatch):
     (tmp_path / "twice.py").write_text(
         "import pathlib, sys\n"
         "names = sys.argv[2:sys.argv.index('--time-limit')]\n"
+        "stage = sys.argv[sys.argv.index('--until') + 1] if '--until' in sys.argv else 'end'\n"
         "for name in names: pathlib.Path(name).open('a').write('x')\n"
+        "pathlib.Path('stages').open('a').write(f'{stage} {len(names)} ')\n"
         "done = sum(len(pathlib.Path(name).read_text()) > 1 for name in names)\n"
         "print(f'{done} of {len(names)} cells are measured', file=sys.stderr)\n"
     )
@@ -43,10 +45,11 @@ def test_a_piece_is_called_again_until_all_its_cells_are_measured(counting, caps
     assert (counting / "one").read_text() == (counting / "two").read_text() == "xx"
 
 
-def test_sets_are_measured_side_by_side_and_then_counted_together(counting, capsys):
+def test_stitchings_are_planned_side_by_side_between_what_is_made_for_all_sets(counting, capsys):
     run(Run(folder=counting / "full", minutes=5, processes=2))
     assert "twice: done" in capsys.readouterr().out
-    assert (counting / "one").read_text() == (counting / "two").read_text() == "xx"
+    stages = (counting / "stages").read_text().strip()
+    assert stages == "data 2 models 2 " + "stitchings 1 " * 2 * 3 + "end 2"
 
 
 def test_a_piece_that_fails_is_named_with_its_command():

@@ -3,8 +3,9 @@
 python -m trajstitch.experiments.full_size plan
 python -m trajstitch.experiments.full_size run --minutes 9 --processes 6
 
-The pieces are commands of this package that resume and stop by themselves, each for one set after the other or for
-several at once. They share one folder, so that data, stitchings and policies are made once.
+The pieces are commands of this package that resume and stop by themselves. They share one folder, so that data,
+stitchings and policies are made once. What was measured on a machine that is gone is not measured again:
+`trajstitch reproduce NAME --known FILE` takes it over.
 """
 
 import json
@@ -27,6 +28,7 @@ from tyro.conf import Positional
 from trajstitch.benchmark.ladder import SHIPPED, TASKS, Ladder, load_ladder, save_ladder, shipped
 from trajstitch.errors import InputError
 from trajstitch.experiments.command import run_command
+from trajstitch.experiments.methods import SIZES
 from trajstitch.experiments.reproduce import EXPERIMENTS
 from trajstitch.learning.bounds import Bounds
 from trajstitch.progress import logger
@@ -51,6 +53,8 @@ class Piece(NamedTuple):
     """Estimated, on an H200 with 16 cores and one process."""
     why: str
     """What the estimate comes from."""
+    stitchings: int = SIZES["full"].stitchings
+    """Of each set, which are planned side by side."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +81,9 @@ class Run(Size):
     minutes: Annotated[float, Bounds(0)] = 9.0
     """Minutes that this call may take."""
     processes: Annotated[int, Bounds(1)] = 1
-    """Sets of an experiment that are measured side by side. On one GPU they share it, by NVIDIA's MPS where that is
-    installed, which small networks make far better use of than one process does."""
+    """Stitchings of an experiment that are planned side by side, which is work for the CPU. Before that, the models of
+    all are fitted at the same time; after it, policies are trained one learner after the other. Trainings beside each
+    other or beside graphs were several times slower, also with NVIDIA's MPS, which is used where it is installed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +99,10 @@ def pieces(asked: Size) -> list[Piece]:
     """Return all pieces, in order."""
     size = ["--size", "small"] if asked.small else []
     sizes = {
-        "table1": (210.0, "20 TD3+BC in 402 s, 20 IQL in 590 s, stitchings and clones as first-table.md has them"),
+        "table1": (
+            210.0,
+            "1M steps of 20 policies: TD3+BC 240 s, IQL 360 s; clones of 4 sets with 3 stitchings each: 8 minutes",
+        ),
         "expert-fraction": (
             150.0,
             "96 stitchings, of which the paper's take a third of table 1's a set (200,000 steps)",
@@ -181,9 +189,10 @@ def work(piece: Piece, seconds: float, processes: int = 1, environment: Mapping[
     """Work on a piece for this long; return whether it is done. Raise if its command failed."""
     end = time.monotonic() + seconds
 
-    def call(sets: tuple[str, ...], least: float) -> str:
-        limit = max(end - time.monotonic() - RESERVE_SECONDS, least)
-        command = [sys.executable, "-m", *piece.command, "--sets", *sets, "--time-limit", str(limit)]
+    def call(sets: tuple[str, ...], until: str = "end") -> str:
+        limit = max(end - time.monotonic() - RESERVE_SECONDS, 1.0)
+        stage = () if until == "end" else ("--until", until)
+        command = [sys.executable, "-m", *piece.command, "--sets", *sets, "--time-limit", str(limit), *stage]
         result = subprocess.run(
             command, check=False, stderr=subprocess.PIPE, text=True, env=os.environ | (environment or {})
         )
@@ -195,9 +204,12 @@ def work(piece: Piece, seconds: float, processes: int = 1, environment: Mapping[
         return result.stderr
 
     if processes > 1:
+        call(piece.sets, "data")
+        call(piece.sets, "models")  # those of all sets of one size at the same time
         with ThreadPoolExecutor(processes) as pool:
-            list(pool.map(lambda name: call((name,), 1.0), piece.sets))
-    counts = re.search(r"([\d,]+) of ([\d,]+) cells are measured", call(piece.sets, 1.0))
+            sets = [(name,) for name in piece.sets for _ in range(piece.stitchings)]  # each takes what others have not
+            list(pool.map(lambda one: call(one, "stitchings"), sets))
+    counts = re.search(r"([\d,]+) of ([\d,]+) cells are measured", call(piece.sets))
     return counts is not None and counts[1] == counts[2]
 
 
