@@ -79,6 +79,7 @@ def plan_with_capacity(
             walks = _walk_around(problem, config, free, graph, logged, room, rewards, rules.longest(logged), walkers)
             del room
             new = propose(logged, walks, chosen, scorer, rules, key, result.jumps, rewards)
+            proposed[walkers] |= new.jumps[walkers] > 0
             if replay is not None and config.doubt is not None:
                 by_node = None if rewards is None else rewards.logged
                 lengths, stands = beyond_doubt(replay, logged, new, config.doubt, by_node)
@@ -91,14 +92,12 @@ def plan_with_capacity(
             accepted = np.zeros(len(data), bool)
             accepted[walkers] = new.accepted[walkers]
             rebuilt |= accepted
-            proposed[walkers] |= new.jumps[walkers] > 0
             jumps[accepted] = new.jumps[accepted]
             if accepted.any():
                 result = without_unused_jumps(choose(replace(result, jumps=new.paths.jumps), new.paths, accepted))
             advance(1, rebuilt=int(rebuilt.sum()))
-    if ends := int((rebuilt & cut).sum()):
-        logger.info(f"{ends:,} rebuilt trajectories end before a reward that they might miss")
-    return result, Summary.of(result, int(proposed.sum()), int(rebuilt.sum()), int(jumps.sum()))
+    counts = (proposed, rebuilt, jumps, rebuilt & cut)
+    return result, Summary.of(result, *(int(one.sum()) for one in counts))
 
 
 def _walk_around(
