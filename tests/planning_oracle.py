@@ -35,6 +35,7 @@ class Options:
     reward_range: bool = True
     max_visits: float = 0.025
     parts: int = 10
+    doubt: float | None = None
     threshold: float = 0.1
     max_jumps: int | None = None
     horizon: int | None = None
@@ -123,6 +124,8 @@ class PlanningOracle:
         mean, std = self.state.mean(0), self.state.std(0)
         self.spread = np.where(std > 1e-6 * (1 + abs(mean)), std, 1)
         self.near = [self.neighbours(node) for node in self.nodes]
+        self.cut = 0
+        """Walks that ended before a reward that they might miss."""
         self.steps = [node for node in self.nodes if not self.last[node]]
 
     # The graph
@@ -192,14 +195,13 @@ class PlanningOracle:
 
     def led_to(self, source: int, action: np.ndarray) -> list[tuple[np.ndarray, float]]:
         """The change and the reward that each forward model predicts."""
-        found = []
-        for model in self.forward:
-            seen = np.concatenate(
-                (plain.standardised(model.observation, self.state[source]), plain.standardised(model.action, action))
-            )
-            out = plain.network(model.network.layers, seen[None])[0]
-            found.append((plain.undone(model.change, out[:-1]), float(plain.undone(model.reward, out[-1:])[0])))
-        return found
+        return [self.predicted(model, self.state[source], action) for model in self.forward]
+
+    def predicted(self, model: Any, state: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, float]:
+        """The change and the reward that a forward model predicts for any state."""
+        seen = (plain.standardised(model.observation, state), plain.standardised(model.action, action))
+        out = plain.network(model.network.layers, np.concatenate(seen)[None])[0]
+        return plain.undone(model.change, out[:-1]), float(plain.undone(model.reward, out[-1:])[0])
 
     def length(self, source: int, target: int) -> float:
         """Of a step, in the columns that the forward models explain."""
@@ -523,6 +525,45 @@ class PlanningOracle:
         spread = float(np.std([sum(map(float, episode.rewards)) for episode in self.data]))
         return after > before + self.options.threshold * max(abs(before), spread)
 
+    def missed(self, model: Any, steps: list[Step]) -> list[float]:
+        """The chance to miss each step's reward, where a forward model replays the walk."""
+        truly, before, chances = self.state[steps[0].source], -math.inf, []
+        for step in steps:
+            here, there = self.state[step.source], self.state[step.target]
+            action = plain.array(
+                self.action(step.source, step.target) if step.jump else self.logged_action(step.source)
+            )
+            change, reward = self.predicted(model, truly, action)
+            own_change, own_reward = self.predicted(model, here, action)
+            # A logged step led where it led: what the model misses on it happens to the replay as well.
+            truly = truly + change if step.jump else truly + change + (there - here - own_change)
+            chance = abs(reward - own_reward) / max(own_reward - before, 1e-9)
+            if step.jump:
+                weight, std = plain.array(self.models.tests["consistency"].weight), model.observation.std
+                beside = math.sqrt((weight * ((truly - there) / std) ** 2).sum())
+                chance = max(chance, beside / max(self.length(step.source, step.target), 1e-9))
+            chances.append(min(chance, 1.0))
+            before = own_reward
+        return chances
+
+    def beyond_doubt(self, old: Trajectory, new: Walk) -> list[Step] | None:
+        """The steps before the first reward that may be missed; None, if these are worse than the trajectory."""
+        if self.options.doubt is None or not new.steps:
+            return new.steps
+        paid = [step.reward if step.jump else self.step_reward[step.source] for step in new.steps]
+        before = self.total(old.steps)
+        spread = float(np.std([sum(map(float, episode.rewards)) for episode in self.data]))
+        may_lose = self.options.doubt * max(sum(paid) - before, abs(before), spread)
+        usual = float(np.mean([self.step_reward[node] for node in self.steps]))
+        chances = np.max([self.missed(model, new.steps) for model in self.forward], axis=0)
+        for at, (chance, more) in enumerate(zip(chances, np.diff([usual, *paid]), strict=True)):
+            jumped = any(step.jump for step in new.steps[: at + 1])
+            if jumped and chance * more > may_lose:
+                kept = new.steps[:at]
+                stands = any(step.jump for step in kept) and self.total(kept) >= before - may_lose
+                return kept if stands else None
+        return new.steps
+
     def logged(self) -> list[Trajectory]:
         data, found = self.data, []
         for number in range(len(data)):
@@ -552,8 +593,12 @@ class PlanningOracle:
             for walk in self.walks(walkers, values, visits, uses, most, horizon):
                 jumps = sum(step.jump for step in walk.steps)
                 fits = options.max_jumps is None or jumps <= options.max_jumps
-                if fits and self.is_better(old[walk.number], walk):
+                if not fits or not self.is_better(old[walk.number], walk):
+                    continue
+                if (kept := self.beyond_doubt(old[walk.number], walk)) is not None:
                     rebuilt.add(walk.number)
                     start = int(self.data.first_rows[walk.number])
-                    found[walk.number] = Trajectory(start, walk.steps, walk.terminated, walk.truncated)
+                    ends = (walk.terminated, walk.truncated) if len(kept) == len(walk.steps) else (False, True)
+                    found[walk.number] = Trajectory(start, kept, *ends)
+                    self.cut += len(kept) < len(walk.steps)
         return found

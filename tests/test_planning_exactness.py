@@ -89,6 +89,7 @@ def assert_same(paths: Paths, summary: Summary, oracle: PlanningOracle) -> Count
     seen["jumps"] = number
     seen["trajectories with jumps"] = sum(any(step.jump for step in one.steps) for one in expected)
     seen["from the end of a log"] = sum(step.jump and oracle.last[step.source] for step in steps)
+    seen["ending before a reward in doubt"] = oracle.cut
     seen["ending before their data"] = sum(one.truncated and not one.terminated for one in expected)
     return seen
 
@@ -121,6 +122,7 @@ def case(seed: int) -> Counter[str]:
         reward_range=one_of(True, True, False),
         max_visits=one_of(0.025, 0.4, 1.0),
         parts=one_of(1, 3, 10),
+        doubt=one_of(None, 0.02, 0.1, 0.3),
         threshold=one_of(0.1, 0.0, -3.0),
         max_jumps=one_of(None, None, 2),
         horizon=one_of(None, None, 5, 30),
@@ -136,3 +138,4 @@ def test_planning_equals_its_rule_step_by_step(first: int) -> None:
     assert seen["trajectories with jumps"] > 10
     assert seen["ending before their data"] > 5
     assert seen["from the end of a log"] > 0
+    assert seen["ending before a reward in doubt"] > 0

@@ -253,6 +253,7 @@ SAME_IN_BOTH: dict[str, Any] = {
     "plan.improvements": 200,
     "plan.max_visits": 1 / 40,
     "plan.parts": 10,
+    "plan.doubt": 0.1,  # as much as a walk must gain
     "keep_original": False,
     "stitchings": 1,
     "sample_latents": False,

@@ -89,6 +89,7 @@ METHODS = {
     "greedy": _variant("greedy passes instead of planning", greedy),
     "no-price": _variant("without the price of jumps", planned(pessimism=0.0)),
     "no-capacity": _variant("without the limit on visits", planned(max_visits=1.0)),
+    "no-doubt": _variant("without ends before rewards in doubt", planned(doubt=None)),
     "no-gate": _variant("without the gate", configured(gate=False)),
     "no-reward-range": _variant("without the range of rewards", planned(reward_range=False)),
     "logged-rewards": _variant("logged rewards in the plan", planned(predicted_rewards=False)),

@@ -183,6 +183,11 @@ def _limits(run: StitchRun) -> Table:
         visits, uses = capacity(len(run.before), most)
         rows.append(("Trajectories that may visit a state", f"{visits:,}", "from the number of trajectories"))
         rows.append(("Trajectories that may make the same jump", f"{uses:,}", "from the number of trajectories"))
+    doubt = run.config.get("plan", {}).get("doubt")
+    if isinstance(doubt, int | float):
+        rows.append(("Of what it gains, a walk may lose of one reward", percent(doubt), "setting"))
+        count = sum(one.get("cut", 0) for one in run.passes)
+        rows.append(("Trajectories that end before a reward they might miss", f"{count:,}", "counted"))
     for name, test in run.config.get("tests", {}).items():
         for key in ("limit", "margin"):
             if isinstance(test, dict) and isinstance(test.get(key), int | float):

@@ -84,9 +84,11 @@ class Summary:
     mean_length: float
     states_kept: float
     """Share of the source data's states that the result still visits."""
+    cut: int = 0
+    """Accepted trajectories that end before a reward that they might miss."""
 
     @classmethod
-    def of(cls, result: Paths, proposed: int, accepted: int, jumps: int) -> "Summary":
+    def of(cls, result: Paths, proposed: int, accepted: int, jumps: int, cut: int = 0) -> "Summary":
         returns = result.returns
         top = np.sort(returns)[-max(1, round(0.1 * len(returns))) :]
         return cls(
@@ -97,12 +99,14 @@ class Summary:
             top_return=float(top.mean()),
             mean_length=float(result.lengths.mean()),
             states_kept=float(marked(result.node, result.nodes).mean()),
+            cut=cut,
         )
 
     def __str__(self) -> str:
+        ends = f" ({self.cut:,} up to a reward that they might miss)" if self.cut else ""
         return (
-            f"{self.accepted:,} of {self.proposed:,} rebuilt trajectories accepted, {self.jumps:,} jumps, mean return "
-            f"{self.mean_return:,.1f}, best tenth {self.top_return:,.1f}"
+            f"{self.accepted:,} of {self.proposed:,} rebuilt trajectories accepted{ends}, {self.jumps:,} jumps, mean "
+            f"return {self.mean_return:,.1f}, best tenth {self.top_return:,.1f}"
         )
 
 

@@ -7,8 +7,9 @@ The trajectories are rebuilt part by part, each by a plan around the states that
 go step by step together. At each state a walk takes the action of the highest value among those that lead to a state
 which is not full, and never back in an episode: it would soon walk into states that it has visited. Its own logged
 states are never full for it. If no state has room, the walk takes the logged step. Where a log breaks off, it may jump
-on. A walk that is better than its trajectory replaces it; otherwise it frees the states it visited. Trajectories that
-were not rebuilt are tried once more, since others have left their states.
+on. A walk that is better than its trajectory replaces it, up to a reward that it might miss (`replay`); otherwise it
+frees the states it visited. Trajectories that were not rebuilt are tried once more, since others have left their
+states.
 """
 
 import math
@@ -24,6 +25,7 @@ from trajstitch.stitching.acceptance import PlannedEdges, Rules, Summary, propos
 from trajstitch.stitching.graph import EdgeScorer, StitchGraph
 from trajstitch.stitching.paths import Paths, choose, without_unused_jumps
 from trajstitch.stitching.planning import Plan, Problem, Solution, solve
+from trajstitch.stitching.replay import Replay, beyond_doubt
 from trajstitch.stitching.rewards import PlanRewards
 from trajstitch.stitching.walk import Furthest, Visited, Walks, walk
 
@@ -62,7 +64,8 @@ def plan_with_capacity(
     most_visits, most_uses = capacity(len(data), config.max_visits)
     logger.info(f"at most {most_visits:,} trajectories may visit a state, and {most_uses:,} may make the same jump")
     logged = result = Paths.of(data)
-    rebuilt, proposed = np.zeros(len(data), bool), np.zeros(len(data), bool)
+    replay = Replay.of(scorer, rules.longest(logged))
+    rebuilt, proposed, cut = np.zeros((3, len(data)), bool)
     jumps = np.zeros(len(data), int)
     order = np.random.default_rng(0).permutation(len(data))
     parts = [
@@ -76,15 +79,25 @@ def plan_with_capacity(
             walks = _walk_around(problem, config, free, graph, logged, room, rewards, rules.longest(logged), walkers)
             del room
             new = propose(logged, walks, chosen, scorer, rules, key, result.jumps, rewards)
+            proposed[walkers] |= new.jumps[walkers] > 0
+            if replay is not None and config.doubt is not None:
+                by_node = None if rewards is None else rewards.logged
+                lengths, stands = beyond_doubt(replay, logged, new, config.doubt, by_node)
+                shorter = lengths < new.paths.lengths
+                if shorter.any():
+                    walks = walks.cut(lengths)
+                    new = propose(logged, walks, chosen, scorer, rules, key, result.jumps, rewards)
+                cut[walkers] = shorter[walkers]
+                new = replace(new, accepted=stands)
             accepted = np.zeros(len(data), bool)
             accepted[walkers] = new.accepted[walkers]
             rebuilt |= accepted
-            proposed[walkers] |= new.jumps[walkers] > 0
             jumps[accepted] = new.jumps[accepted]
             if accepted.any():
                 result = without_unused_jumps(choose(replace(result, jumps=new.paths.jumps), new.paths, accepted))
             advance(1, rebuilt=int(rebuilt.sum()))
-    return result, Summary.of(result, int(proposed.sum()), int(rebuilt.sum()), int(jumps.sum()))
+    counts = (proposed, rebuilt, jumps, rebuilt & cut)
+    return result, Summary.of(result, *(int(one.sum()) for one in counts))
 
 
 def _walk_around(

@@ -153,7 +153,7 @@ PRESETS: dict[str, StitchConfig] = {
         },
         inverse=InverseDynamics(steps=100_000, epochs=200, learning_rate=3e-4, batch_size=256),
         reward=RegressionReward(steps=50_000, epochs=200),
-        plan=Plan(max_visits=0.025),
+        plan=Plan(max_visits=0.025, doubt=0.1),
     ),
     "quick": StitchConfig(
         tests={
@@ -164,7 +164,7 @@ PRESETS: dict[str, StitchConfig] = {
         },
         inverse=InverseDynamics(hidden=(128, 128), steps=6_000, epochs=100, learning_rate=1e-3, batch_size=256),
         reward=RegressionReward(hidden=(128, 128), steps=2_000, epochs=100, learning_rate=1e-3),
-        plan=Plan(max_visits=0.025),
+        plan=Plan(max_visits=0.025, doubt=0.1),
     ),
 }
 """paper: the paper's method; docs/method.md says what differs. default: the best we know. quick: minutes on a CPU."""

@@ -109,10 +109,12 @@ class Paths:
 
     def returns_by(self, rewards: Float[np.ndarray, " nodes"] | None) -> Float[np.ndarray, " episodes"]:
         """Return the returns where each logged step has the reward given for its node; the logged ones if None."""
-        if rewards is None:
-            return self.returns
-        found = self._of_steps(rewards[self.data.state_rows], self.jumps.reward)
-        return ragged.sums(found, self.lengths)
+        return ragged.sums(self.rewards_by(rewards), self.lengths)
+
+    def rewards_by(self, rewards: Float[np.ndarray, " nodes"] | None) -> Float[np.ndarray, " steps"]:
+        """Return each step's reward, where logged steps have the rewards given for their nodes; the logged ones if
+        None."""
+        return self.rewards if rewards is None else self._of_steps(rewards[self.data.state_rows], self.jumps.reward)
 
     def trajectories(self, *, provenance: bool = True) -> Trajectories:
         """Return D_k as a data set, with each step's provenance if wanted."""

@@ -52,6 +52,9 @@ class Plan:
     """On: logged steps too count by their predicted rewards, so that no luck is bought. Off: by what was logged."""
     reward_range: bool = True
     """On: predicted rewards stay within those of similar logged steps, so that none is invented. Off: as predicted."""
+    doubt: Annotated[float, Bounds(0)] | None = None
+    """A walk ends before a reward that it might miss, if it would lose more than this share of what it gains, in the
+    mean. Larger claims more, and more that is not true; None: walks keep all rewards."""
     improvements: Annotated[int, Bounds(1)] = 200
     """Rounds of policy iteration at most; it stops when nothing changes."""
     max_visits: Annotated[float, Bounds(0, 1)] = 1.0

@@ -31,6 +31,21 @@ class Walks:
     terminated: Bool[np.ndarray, " episodes"]
     truncated: Bool[np.ndarray, " episodes"]
 
+    def cut(self, lengths: Integer[np.ndarray, " episodes"]) -> "Walks":
+        """Return the walks ended after this many steps of each; those that lose steps are truncated."""
+        before = np.diff(self.offsets)
+        shorter = lengths < before
+        steps = ragged.rows_of(self.offsets[:-1], lengths)
+        rows = ragged.rows_of(self.offsets[:-1] + np.arange(len(lengths)), lengths + 1)
+        return Walks(
+            node=self.node[rows],
+            kind=self.kind[steps],
+            edge=self.edge[steps],
+            offsets=ragged.offsets_of(lengths),
+            terminated=self.terminated & ~shorter,
+            truncated=self.truncated | shorter,
+        )
+
 
 @runtime_checkable
 class Chooser(Protocol):
