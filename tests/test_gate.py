@@ -109,6 +109,15 @@ def test_ends_that_states_show_are_no_reason() -> None:
     assert gate.invisible_ends(ending(3 + 0.1 * np.random.default_rng(1).normal(size=(40, 2)))) is None
 
 
+def test_where_ends_are_rare_one_in_seven_beside_another_is_no_chance() -> None:
+    """One state in 200 is terminal, so few would be nearest to one if ends could not be seen."""
+    random = np.random.default_rng(0)
+    angle = random.uniform(0, 6, (100, 1)) + 0.01 * np.arange(201)
+    states = np.stack((np.cos(angle), np.sin(angle)), 2)
+    states[:14, -1] = 3 + 0.1 * random.normal(size=(14, 2))
+    assert gate.invisible_ends(logged(states, terminated=np.ones(100, bool))) is None
+
+
 def test_few_ends_or_truncations_tell_nothing() -> None:
     angle = np.random.default_rng(1).uniform(0, 6, 40)
     data = ending(np.stack((np.cos(angle), np.sin(angle)), 1))

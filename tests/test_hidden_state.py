@@ -42,6 +42,12 @@ def test_models_see_no_more_of_the_step_before_than_tells_them_something(metrics
     assert (needed.change, needed.action) == (change, action)
 
 
+def test_what_models_see_of_the_step_before_is_named() -> None:
+    change, action = "the change since the step before", "the last action"
+    named = {(False, False): "", (True, False): change, (False, True): action, (True, True): f"{change} and {action}"}
+    assert {seen: str(StepBefore(*seen)) for seen in named} == named
+
+
 def three_columns() -> tuple[Trajectories, ColumnRoles]:
     """Return data of a place, a goal that never changes and a price that takes its own course."""
     states = np.zeros((2, 4, 3))

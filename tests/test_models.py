@@ -10,14 +10,16 @@ from gymnasium.spaces import Box
 from scipy.stats import ttest_1samp
 
 from point import NOISE, SPREAD, collect
+from small_graphs import logged
 from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.data.trajectories import Trajectories, concatenate
 from trajstitch.data.transitions import hold_out
 from trajstitch.learning.fit import member
+from trajstitch.models import dynamics, forward
 from trajstitch.models.dynamics import Dynamics, fit_dynamics
 from trajstitch.models.fitting import FEWEST_STEPS, limited
 from trajstitch.models.forward import ForwardDynamics, _calibration, fit_forward, score_all_steps
-from trajstitch.models.hidden_state import Missed, told_by_step_before
+from trajstitch.models.hidden_state import TOLD_BY_ACTION, TOLD_BY_CHANGE, Missed, told_by_step_before
 from trajstitch.models.inverse import InverseDynamics, fit_inverse
 from trajstitch.models.reward import (
     GenerativeReward,
@@ -65,6 +67,19 @@ def test_dynamics_learn_mean_and_spread_and_are_calibrated(data):
     assert models.network.layers[0][0].shape[0] == 2
 
 
+@pytest.mark.parametrize(
+    ("room", "fit"), [(dynamics, fit_dynamics), (forward, fit_forward)], ids=["dynamics", "forward"]
+)
+def test_members_stop_by_steps_that_they_do_not_learn_from(room, fit, data, monkeypatch):
+    def fitting(config, init, data, train, held, *_):
+        assert sorted((*train, *held)) == list(range(data.steps))
+        raise InterruptedError
+
+    monkeypatch.setattr(room, "fit_ensemble", fitting)
+    with pytest.raises(InterruptedError):
+        fit(Dynamics() if room is dynamics else ForwardDynamics(), data, KEY)
+
+
 def test_inverse_dynamics_find_the_action_within_its_bounds(data):
     config = InverseDynamics(hidden=(32,), steps=2000, learning_rate=5e-3)
     model, report = fit_inverse(config, data, KEY)
@@ -79,6 +94,8 @@ def test_inverse_dynamics_find_the_action_within_its_bounds(data):
     far = model(jnp.asarray(states), jnp.asarray(following + 50), jnp.full((len(states), model.latent_size), 3.0))
     assert np.abs(far).max() <= 1
     assert report.beats_baseline
+    held = hold_out(data, config.held_out)[1]
+    assert report.metrics["action_error"] == pytest.approx(np.square(found - data.actions)[held].mean(), rel=1e-4)
     assert report.metrics["action_error"] < report.metrics["baseline"]
 
 
@@ -350,6 +367,18 @@ def test_luck_is_no_hidden_state(data):
     train, held = (Missed(part, missed[part]) for part in np.array_split(steps, 2))
     told = told_by_step_before(walking, train, held, np.ones(2, bool))
     assert max(told.values()) < 0.01 * np.square(missed).sum()
+
+
+def test_a_speed_that_is_hidden_is_told_by_the_change_before_however_far_away_it_happens():
+    """Twenty points, each with a speed of its own, which are far from each other for their speed."""
+    random = np.random.default_rng(0)
+    speed, start = random.normal(size=(2, 20, 1, 2))
+    data = logged(100 * start + speed * np.arange(11)[:, None], random.normal(size=(20, 10, 1)))
+    missed = np.repeat(speed[:, 0], 10, axis=0)
+    train, held = (Missed(steps, missed[steps]) for steps in np.arange(data.steps).reshape(-1, 2).T)
+    told = told_by_step_before(data, train, held, np.ones(2, bool))
+    assert told[TOLD_BY_CHANGE] > 0.8 * np.square(missed[held.steps]).sum()
+    assert told[TOLD_BY_ACTION] < 0.1 * told[TOLD_BY_CHANGE]
 
 
 # Rewards of steps that a model has not seen

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -367,6 +368,20 @@ def test_best_episodes_and_held_out_ones() -> None:
     assert {*learned.returns} | {*held.returns} == {*data.returns}
     with pytest.raises(InputError, match="`hold_out=0`"):
         split_episodes(data[0], 1.0, 0.1)
+
+
+def test_a_run_of_training_says_what_was_learned_from_and_how_long_it_took(tmp_path: Path) -> None:
+    run, start = Run.start(tmp_path / "run", "train", {}), time.monotonic()
+    trajstitch.train(swings(), BC(steps=20, hidden=(8,), batch_size=16), seeds=1, run=run)
+    assert 0 < run.read_json("seconds")["training"] <= time.monotonic() - start
+    assert (run.config["top"], run.config["hold_out"], run.config["longest"]) == (1, 0, 20)
+
+
+@pytest.mark.usefixtures("wrong_types")
+@pytest.mark.parametrize(("given", "named"), [(BC, "the class BC"), ("bc", "'bc'")])
+def test_an_algorithm_is_given_with_its_settings(given: Any, named: str) -> None:
+    with pytest.raises(InputError, match=rf"such as BC\(\), not {named}"):
+        check_training(given, 1, 0)
 
 
 def test_training_in_three_lines() -> None:

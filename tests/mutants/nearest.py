@@ -37,6 +37,7 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "models/forward.py": (PRESETS, LOSSES, "test_models.py"),
     "models/hidden_state.py": (
         "test_hidden_state.py::test_models_see_no_more_of_the_step_before_than_tells_them_something",
+        "test_hidden_state.py::test_what_models_see_of_the_step_before_is_named",
         "test_hidden_state.py::test_the_step_before_has_columns_of_its_own",
         "test_hidden_state.py::test_a_final_state_that_was_not_recorded_stays_unknown",
         "test_hidden_state.py::test_nothing_is_shown_where_nothing_is_hidden",
@@ -54,7 +55,11 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "learning/fit_report.py": ("test_models.py", "test_train.py"),
     "learning/losses.py": (LOSSES,),
     "learning/networks.py": (LOSSES, "test_fit.py"),
-    "policies/action_error.py": ("test_train.py",),
+    "policies/action_error.py": (
+        "test_units.py::test_in_memory_it_is_said_too_by_the_steps_learned_from",
+        "test_units.py::test_a_clone_that_ignores_its_input_is_said",
+        "test_train.py",
+    ),
     "policies/algorithm.py": ("test_policies.py",),
     "policies/bc.py": (LOSSES, PRESETS, "test_policies.py"),
     "policies/iql.py": (LOSSES, PRESETS, "test_policies.py"),
