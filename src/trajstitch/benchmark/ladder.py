@@ -5,6 +5,7 @@ acting need NumPy alone, so that `collect` and its worker processes never import
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from trajstitch.errors import InputError, did_you_mean
-from trajstitch.policies.policy import Layers, layers_from, named
+from trajstitch.policies.policy import Layers, chained, layers_from, named
 from trajstitch.storage.tensors import read_tensors, save_tensors
 
 TASKS = {"hopper": "Hopper-v5", "walker2d": "Walker2d-v5", "halfcheetah": "HalfCheetah-v5"}
@@ -94,16 +95,21 @@ def load_ladder(task_or_path: str | Path) -> Ladder:
     try:
         tensors, header = read_tensors(path)
         tensors = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
-        checkpoints = json.loads(header["checkpoints"])
+        checkpoints = tuple(
+            Checkpoint(**facts, layers=layers_from(tensors, f"{index}/"))
+            for index, facts in enumerate(json.loads(header["checkpoints"]))
+        )
+        _require_usable(checkpoints)
         medium = json.loads(header.get("medium", "null"))
         if medium is not None and medium not in range(len(checkpoints)):
             raise ValueError(f"its medium policy is number {medium!r} of {len(checkpoints)}")
+        task, environment = header["task"], header["environment"]
+        if environment != TASKS.get(task, task):  # Gymnasium imports the module that an id may name
+            raise ValueError(f"its policies are of {environment!r}, which is not the environment of the task {task!r}")
         return Ladder(
-            task=header["task"],
-            environment=header["environment"],
-            checkpoints=tuple(
-                Checkpoint(**facts, layers=layers_from(tensors, f"{index}/")) for index, facts in enumerate(checkpoints)
-            ),
+            task=task,
+            environment=environment,
+            checkpoints=checkpoints,
             seed=int(header["seed"]),
             algorithm=header.get("algorithm", "td3"),
             random_steps=int(header.get("random_steps", 0)),
@@ -116,8 +122,25 @@ def load_ladder(task_or_path: str | Path) -> Ladder:
             machine=header["machine"],
             command=header["command"],
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: not a ladder file ({error}); `trajstitch expert TASK` writes one") from error
+
+
+def _require_usable(checkpoints: Sequence[Checkpoint]) -> None:
+    """Raise ValueError unless there are policies in training order, of the same sizes, whose numbers are finite."""
+    if not checkpoints:
+        raise ValueError("it holds no policies")
+    for number, one in enumerate(checkpoints):
+        facts = (one.steps, one.mean_return, one.std_return, one.episodes)
+        if not all(type(fact) in (int, float) and math.isfinite(fact) for fact in facts):
+            raise ValueError(f"policy {number} has steps, returns or episodes that are no numbers")
+        if not all(array.ndim and np.isfinite(array).all() for layer in one.layers for array in layer):
+            raise ValueError(f"policy {number} has weights that are not finite")
+    if len({(size := len(one.layers[0][0]), chained(one.layers, size)) for one in checkpoints}) > 1:
+        raise ValueError("its policies take or give different numbers of values")
+    steps = [one.steps for one in checkpoints]
+    if steps != sorted(steps) or steps[0] < 0:
+        raise ValueError(f"its policies are of {steps} steps, which is no order of training")
 
 
 def save_ladder(ladder: Ladder, path: str | Path) -> None:
