@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -115,10 +116,10 @@ def load_ladder(task_or_path: str | Path) -> Ladder:
             random_steps=int(header.get("random_steps", 0)),
             chosen_medium=medium,
             curves={
-                int(seed): [(steps, value) for steps, value in curve]
+                int(seed): [(_number(steps), _number(value)) for steps, value in curve]
                 for seed, curve in json.loads(header["curves"]).items()
             },
-            versions=json.loads(header["versions"]),
+            versions={name: str(version) for name, version in json.loads(header["versions"]).items()},
             machine=header["machine"],
             command=header["command"],
         )
@@ -126,14 +127,20 @@ def load_ladder(task_or_path: str | Path) -> Ladder:
         raise InputError(f"{path}: not a ladder file ({error}); `trajstitch expert TASK` writes one") from error
 
 
+def _number(value: Any) -> Any:
+    """Return a number of a file; raise ValueError if it is none."""
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"{str(value)[:80]!r} where a number should be")
+    return value
+
+
 def _require_usable(checkpoints: Sequence[Checkpoint]) -> None:
     """Raise ValueError unless there are policies in training order, of the same sizes, whose numbers are finite."""
     if not checkpoints:
         raise ValueError("it holds no policies")
     for number, one in enumerate(checkpoints):
-        facts = (one.steps, one.mean_return, one.std_return, one.episodes)
-        if not all(type(fact) in (int, float) and math.isfinite(fact) for fact in facts):
-            raise ValueError(f"policy {number} has steps, returns or episodes that are no numbers")
+        for fact in (one.steps, one.mean_return, one.std_return, one.episodes):
+            _number(fact)
         if not all(array.ndim and np.isfinite(array).all() for layer in one.layers for array in layer):
             raise ValueError(f"policy {number} has weights that are not finite")
     if len({(size := len(one.layers[0][0]), chained(one.layers, size)) for one in checkpoints}) > 1:
