@@ -9,7 +9,7 @@ from small_graphs import logged
 from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.learning.fit_report import FitReport
-from trajstitch.stitching import gate
+from trajstitch.stitching import gate, result
 from trajstitch.stitching.config import ColumnChoice, StitchConfig
 from trajstitch.stitching.pipeline import Stages, StitchJob, stitch_together
 from worlds import ALL, WORLDS
@@ -170,6 +170,12 @@ def test_data_comes_back_as_it_was_before_any_model_is_fitted(
 @pytest.mark.parametrize("name", ["set-point", "exogenous", "delayed"])
 def test_without_the_gate_data_is_stitched_all_the_same(name: str) -> None:
     assert Stages(StitchJob(WORLDS[name].collect(0), StitchConfig(gate=False))).reason() is None
+
+
+def test_what_stitched_data_is_doubted_for_is_told(caplog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result, "warnings", lambda before, after: ["few states are left"])
+    stitch_together([StitchJob(WORLDS["single"].collect(0), StitchConfig())])
+    assert "few states are left" in caplog.text
 
 
 def test_one_trajectory_has_nowhere_to_jump_to_without_the_gate_either() -> None:

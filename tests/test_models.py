@@ -203,6 +203,13 @@ def test_value_reports_its_errors_and_starts_warm(data):
     assert report.metrics["R²"] > 0.5
     assert report.metrics["ranking"] > 0.7
     assert abs(report.metrics["bias"]) < report.metrics["value_error"]
+    after = values(model, data.observations[data.first_rows + data.lengths])
+    returns = data.discounted_returns(0.99, np.where(data.episode_terminated, 0, after))
+    held = hold_out(data, config.held_out)[1]
+    misses = values(model, data.observations[data.state_rows])[held] - returns[held]
+    assert report.metrics["value_error"] == pytest.approx(np.sqrt(np.square(misses).mean()), rel=1e-4)
+    assert report.metrics["bias"] == pytest.approx(misses.mean(), rel=1e-4)
+    assert report.metrics["baseline"] == pytest.approx(np.sqrt(np.square(returns[held] - returns.mean()).mean()))
     warm, _ = fit_value(config, data, KEY, warm=model)
     found, near, cold = (values(one, data.observations) for one in (model, warm, config.init(KEY, data)))
     assert np.abs(near - found).mean() < 0.2 * np.abs(cold - found).mean()

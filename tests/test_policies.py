@@ -194,6 +194,16 @@ def test_it_is_saved_and_loaded(trained: Trained, tmp_path) -> None:
         load_policy(tmp_path / "policy.safetensors", seed=5)
 
 
+@pytest.mark.parametrize("place", ["checkpoints/the-best", "of-a-run/policy"])
+def test_policies_that_are_no_run_s_checkpoints_have_any_name(place: str, tmp_path) -> None:
+    Run.start(tmp_path / "of-a-run", "train", {})
+    zero, one = np.zeros(1), np.ones(1)
+    policy = NetworkPolicy([(np.ones((1, 1), np.float32), zero)], PolicyNormaliser(zero, one, -one, one), 0, 30)
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    save_policies([policy], tmp_path / f"{place}.safetensors")
+    assert load_policy(tmp_path / f"{place}.safetensors").steps == 30
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_unusable_data_is_refused(name: str) -> None:
     algorithm, data = CASES[name].algorithm, one_step(3)

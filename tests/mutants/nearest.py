@@ -22,6 +22,7 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "stitching/nearby.py": (ORACLE, "test_precedent.py", "test_jump_tests.py"),
     "stitching/memory.py": ("test_memory.py",),
     "stitching/neighbours.py": (
+        "test_presets.py::test_the_radius_is_the_authors_for_their_tasks_alone",
         "test_neighbours.py",
         "test_workers.py::test_neighbours_of_parts_are_those_of_all",
     ),
@@ -65,7 +66,11 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "policies/iql.py": (LOSSES, PRESETS, "test_policies.py"),
     "policies/online.py": ("test_sac.py", "test_td3.py"),
     "policies/onnx_model.py": ("test_export.py",),
-    "policies/policy.py": ("test_policies.py", "test_deployed.py"),
+    "policies/policy.py": (
+        "test_deployed.py",
+        "test_sac.py::test_numpy_samples_the_trained_policy",
+        "test_policies.py",
+    ),
     "policies/sac.py": (PRESETS, "test_sac.py"),
     "policies/td3.py": (LOSSES, PRESETS, "test_td3.py"),
     "policies/td3_bc.py": (LOSSES, PRESETS, "test_policies.py"),

@@ -60,7 +60,7 @@ def _healthy() -> tuple[Path, dict[str, object]]:
 
 
 def _without_checksums(folder: Path) -> None:
-    """Take the checksums out of runs and ladders: who damages a file on purpose can, and the rest must be checked too."""
+    """Take the checksums out of runs and ladders: who damages one on purpose can, and the rest must be checked too."""
     for path in folder.glob("run/**/*.json"):
         stored = json.loads(path.read_text())
         stored.pop(KEY, None)
