@@ -308,6 +308,12 @@ def test_training_that_is_killed_at_its_last_step_ends_in_the_same_files(stopped
         assert all(np.array_equal(ours[name][key], array) for key, array in tensors.items())
 
 
+def test_a_training_is_not_continued_to_fewer_steps(tmp_path: Path) -> None:
+    training.train_run(swings(), BC(steps=20, hidden=(8,)), tmp_path / "run", 1)
+    with pytest.raises(InputError, match="was started with steps = 20, not 10"):
+        training.train_run(swings(), BC(steps=10, hidden=(8,)), tmp_path / "run", 1, resume=True)
+
+
 def test_policy_acts_without_jax(source, tmp_path) -> None:
     assert command("train", "bc", source, *TINY, "--run", str(tmp_path / "run")) == 0
     program = (

@@ -38,6 +38,7 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "models/forward.py": (PRESETS, LOSSES, "test_models.py"),
     "models/hidden_state.py": (
         "test_hidden_state.py::test_models_see_no_more_of_the_step_before_than_tells_them_something",
+        "test_hidden_state.py::test_models_have_seen_what_their_metrics_say",
         "test_hidden_state.py::test_what_models_see_of_the_step_before_is_named",
         "test_hidden_state.py::test_the_step_before_has_columns_of_its_own",
         "test_hidden_state.py::test_a_final_state_that_was_not_recorded_stays_unknown",
