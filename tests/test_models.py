@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
-from scipy.stats import ttest_1samp
+from scipy.stats import norm, ttest_1samp
 
 from point import NOISE, SPREAD, collect
 from small_graphs import logged
@@ -16,9 +17,9 @@ from trajstitch.data.trajectories import Trajectories, concatenate
 from trajstitch.data.transitions import hold_out
 from trajstitch.learning.fit import member
 from trajstitch.models import dynamics, forward
-from trajstitch.models.dynamics import Dynamics, fit_dynamics
+from trajstitch.models.dynamics import Dynamics, fit_dynamics, untrained_dynamics
 from trajstitch.models.fitting import FEWEST_STEPS, limited
-from trajstitch.models.forward import ForwardDynamics, _calibration, fit_forward, score_all_steps
+from trajstitch.models.forward import ForwardDynamics, _calibration, fit_forward, score_all_steps, untrained_forward
 from trajstitch.models.hidden_state import TOLD_BY_ACTION, TOLD_BY_CHANGE, Missed, told_by_step_before
 from trajstitch.models.inverse import InverseDynamics, fit_inverse
 from trajstitch.models.reward import (
@@ -52,6 +53,11 @@ def noise(data: Trajectories) -> Trajectories:
     )
 
 
+def shapes(model):
+    """The shapes of a model's arrays, which one that is read into has to have."""
+    return jax.tree.map(jnp.shape, eqx.filter(model, eqx.is_array))
+
+
 def test_dynamics_learn_mean_and_spread_and_are_calibrated(data):
     config = Dynamics(members=3, keep=2, hidden=(32,), steps=1000, patience=1000, learning_rate=5e-3)
     models, report = fit_dynamics(config, data, KEY)
@@ -63,6 +69,10 @@ def test_dynamics_learn_mean_and_spread_and_are_calibrated(data):
     np.testing.assert_allclose(np.median(np.exp(log_std) * scale.std), true, rtol=0.2)
     assert report.beats_baseline
     assert 0.8 < report.metrics["inside_the_90%_region"] < 0.97
+    rows = data.state_rows[hold_out(data, config.held_out)[1]]
+    change = (data.observations[rows + 1] - data.observations[rows] - scale.mean) / scale.std
+    assert report.metrics["baseline"] == pytest.approx(norm.logpdf(change).sum(1).mean(), rel=1e-4)
+    assert shapes(untrained_dynamics(config, 2, KEY)) == shapes(models)
     assert mean.shape == states.shape
     assert models.network.layers[0][0].shape[0] == 2
 
@@ -143,6 +153,7 @@ def test_forward_dynamics_tell_where_an_action_leads(data):
     config = ForwardDynamics(members=2, hidden=(32,), steps=1000, learning_rate=1e-2)
     models, report = fit_forward(config, data, KEY)
     assert report.beats_baseline
+    assert shapes(untrained_forward(config, 2, 2, KEY)) == shapes(models)
     states = np.random.default_rng(1).uniform(-0.5, 0.5, (300, 2)).astype(np.float32)
     actions = np.clip(-states, -1, 1)
     right = score_all_steps(models, states, actions, states + 0.1 * actions)

@@ -1,5 +1,6 @@
 """Training and evaluation as a person runs them: real commands at a tiny size, killed and resumed, read back."""
 
+import inspect
 import json
 import subprocess
 import sys
@@ -388,6 +389,12 @@ def test_a_run_of_training_says_what_was_learned_from_and_how_long_it_took(tmp_p
 def test_an_algorithm_is_given_with_its_settings(given: Any, named: str) -> None:
     with pytest.raises(InputError, match=rf"such as BC\(\), not {named}"):
         check_training(given, 1, 0)
+
+
+@pytest.mark.parametrize("train", [training.train, training.train_together, training.train_run])
+def test_there_are_five_seeds_from_0_on_if_not_given(train: Any) -> None:
+    given = inspect.signature(train).parameters
+    assert (given["seeds"].default, given["seed"].default) == (5, 0)
 
 
 def test_training_in_three_lines() -> None:
