@@ -21,29 +21,35 @@ SLOWEST = 10
 """Seconds that a file under 10 MB may take."""
 
 
-def make_sample(uri: str) -> None:
-    """Write a small data set."""
+def make_samples(reader: str, folder: Path) -> None:
+    """Write small files that a reader reads: of data as logged, of stitched data, and as other people save it."""
     import numpy as np
 
     import trajstitch
     from random_data import random_data
+    from soak.samples import SAMPLES
 
     data = random_data(np.random.default_rng(0), coarse=False)
-    trajstitch.save(data[np.flatnonzero(data.lengths > 0)], uri)
+    trajstitch.save(data[np.flatnonzero(data.lengths > 0)], uri_of(reader, folder))
+    for number, sample in enumerate(sample for kind, sample in SAMPLES.items() if kind.split()[0] == reader):
+        with tempfile.TemporaryDirectory() as name:
+            sample.write(Path(name))
+            (folder / f"{number}").write_bytes((Path(name) / sample.files[0]).read_bytes())
 
 
-def check(uri: str) -> str:
-    """Load a file; return what was found wrong with it, or nothing. Any other error is the finding."""
+def check(uri: str) -> None:
+    """Load a file, as it is and although it has changed. Any error but an InputError of one line is a finding."""
     from trajstitch import formats
     from trajstitch.errors import InputError
 
-    try:
-        formats.load(uri)
-    except InputError as error:
-        if "\n" in str(error):
-            raise AssertionError(f"an error of several lines: {error}") from error
-        return str(error)
-    return ""
+    for allow_changed in (False, True):
+        try:
+            formats.load(uri, allow_changed=allow_changed)
+        except InputError as error:
+            if "\n" in str(error):
+                raise AssertionError(f"an error of several lines: {error}") from error
+        else:
+            return
 
 
 def uri_of(reader: str, folder: Path) -> str:
@@ -75,7 +81,7 @@ def fuzz(reader: str, seconds: int, findings: Path) -> None:
     findings.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
         corpus = Path(name)
-        make_sample(uri_of(reader, corpus))
+        make_samples(reader, corpus)
         arguments = [
             f"-max_total_time={seconds}",
             f"-timeout={SLOWEST}",

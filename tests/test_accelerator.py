@@ -65,6 +65,15 @@ def test_a_user_without_a_home_keeps_nothing_and_works(monkeypatch: pytest.Monke
     assert accelerator.VARIABLE not in os.environ
 
 
+@pytest.mark.parametrize("error", [ImportError, ValueError])
+def test_where_jax_can_not_be_looked_for_it_is_taken_for_none(error, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> None:
+        raise error(f"{name} is not to be looked for")
+
+    monkeypatch.setattr(accelerator, "find_spec", refuse)
+    assert not accelerator._has_plugin()
+
+
 STITCH = """
 import hashlib
 import numpy as np

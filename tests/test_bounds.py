@@ -24,7 +24,8 @@ class Config:
     """Widths."""
     patience: Annotated[int, Bounds(1)] | None = None
     """Steps to wait."""
-    name: str = "x"
+    standardise: bool = True
+    name: str | None = "x"
     dynamics: Model = Model()
     tests: dict[str, Any] = field(default_factory=dict)
 
@@ -41,6 +42,7 @@ class Config:
             "`dynamics.learning_rate` must be a finite number, not a number of 1,329 bits",
         ),
         (Config(hidden=(8, 0)), "`hidden` must be at least 1, not 0"),
+        (Config(standardise=None), "`standardise` must be True or False, not None"),  # pyright: ignore[reportArgumentType]
         (Config(patience=0), "`patience` must be at least 1, not 0"),
         (Config(dynamics=Model(-1.0)), "`dynamics.learning_rate` must be at least 0, not -1"),
         (Config(tests={"forward": Model(-1.0)}), "`tests.forward.learning_rate` must be at least 0, not -1"),

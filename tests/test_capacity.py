@@ -12,6 +12,7 @@ from small_graphs import graph_on, logged
 from trajstitch.data import ragged
 from trajstitch.data.ragged import rank_among_equals
 from trajstitch.data.trajectories import Trajectories
+from trajstitch.stitching import capacity
 from trajstitch.stitching.acceptance import Rules
 from trajstitch.stitching.capacity import (
     ActionValues,
@@ -50,9 +51,9 @@ def test_no_state_is_crowded_and_every_change_is_a_gain(seed, coarse, most, pred
     data, graph, made = world(seed, coarse)
     config = Plan(discount=0.95, pessimism=0, max_visits=most, predicted_rewards=predicted)
     paths, summary = plan_with_capacity(data, graph, made, config, Rules())
-    capacity = most_visits(most, len(data))
-    assert count_visits(paths).max() <= capacity
-    assert count_uses(paths, graph).max(initial=0) <= max(2, capacity // 5)
+    room = most_visits(most, len(data))
+    assert count_visits(paths).max() <= room
+    assert count_uses(paths, graph).max(initial=0) <= max(2, room // 5)
     changed = count_jumps(paths) > 0
     by_node = PlanRewards.of(data, graph, made).logged if predicted else None
     old, new = Paths.of(data).returns_by(by_node), paths.returns_by(by_node)
@@ -104,6 +105,24 @@ def test_the_same_seed_gives_the_same_paths():
     one, other = (plan_with_capacity(data, graph, made, config, Rules())[0] for _ in range(2))
     np.testing.assert_array_equal(one.node, other.node)
     np.testing.assert_array_equal(one.jumps.reward, other.jumps.reward)
+
+
+def test_all_are_planned_in_parts_and_who_was_not_rebuilt_in_two_more(monkeypatch):
+    data, graph, made = world(4)
+    walked = []
+
+    def walk(*given):
+        walked.append(given[-1].tolist())
+        return real(*given)
+
+    real = capacity._walk_around
+    monkeypatch.setattr(capacity, "_walk_around", walk)
+    paths, _ = plan_with_capacity(data, graph, made, Plan(discount=0.95, predicted_rewards=False, parts=3), Rules())
+    *first, one, other = walked
+    assert len(first) == 3
+    assert sorted(number for part in first for number in part) == list(range(len(data)))
+    assert {*one, *other} >= {*np.flatnonzero(count_jumps(paths) == 0)}
+    assert len(one) + len(other) < len(data)
 
 
 def test_every_action_at_a_node_has_its_value():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trajstitch.benchmark import sets
 from trajstitch.benchmark.behaviour import behave
 from trajstitch.benchmark.collect import LANES, Collect, Part, _pieces, clean_episodes, collect, recipe
-from trajstitch.benchmark.ladder import TASKS, load_ladder, shipped
+from trajstitch.benchmark.ladder import TASKS, Checkpoint, Ladder, load_ladder, save_ladder, shipped
 from trajstitch.benchmark.lanes import Lanes
 from trajstitch.data.environments import environment_id, normalised
 from trajstitch.errors import InputError
@@ -131,6 +131,14 @@ def test_pieces_cover_their_part(steps, episodes):
 def test_unknown_set_names_the_nearest():
     with pytest.raises(InputError, match="did you mean 'hopper/medium-replay'"):
         collect(Collect("hoper/medium-replay"))
+
+
+def test_policies_of_another_size_are_one_line(tmp_path):
+    random = [(np.zeros((3, 2), np.float32), np.zeros(2, np.float32))]
+    ladder = Ladder("hopper", "Hopper-v5", (Checkpoint(1, 0.0, 0.0, 1, random),), 0)
+    save_ladder(ladder, tmp_path / "a.safetensors")
+    with pytest.raises(InputError, match="its policies take 3 numbers and give 2; Hopper-v5 has observations of 11"):
+        collect(Collect("hopper/medium", transitions=10, ladder=tmp_path / "a.safetensors", processes=1))
 
 
 def test_no_transitions_is_refused():

@@ -9,7 +9,7 @@ from small_graphs import logged
 from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.learning.fit_report import FitReport
-from trajstitch.stitching import gate
+from trajstitch.stitching import gate, result
 from trajstitch.stitching.config import ColumnChoice, StitchConfig
 from trajstitch.stitching.pipeline import Stages, StitchJob, stitch_together
 from worlds import ALL, WORLDS
@@ -109,6 +109,15 @@ def test_ends_that_states_show_are_no_reason() -> None:
     assert gate.invisible_ends(ending(3 + 0.1 * np.random.default_rng(1).normal(size=(40, 2)))) is None
 
 
+def test_where_ends_are_rare_one_in_seven_beside_another_is_no_chance() -> None:
+    """One state in 200 is terminal, so few would be nearest to one if ends could not be seen."""
+    random = np.random.default_rng(0)
+    angle = random.uniform(0, 6, (100, 1)) + 0.01 * np.arange(201)
+    states = np.stack((np.cos(angle), np.sin(angle)), 2)
+    states[:14, -1] = 3 + 0.1 * random.normal(size=(14, 2))
+    assert gate.invisible_ends(logged(states, terminated=np.ones(100, bool))) is None
+
+
 def test_few_ends_or_truncations_tell_nothing() -> None:
     angle = np.random.default_rng(1).uniform(0, 6, 40)
     data = ending(np.stack((np.cos(angle), np.sin(angle)), 1))
@@ -161,6 +170,12 @@ def test_data_comes_back_as_it_was_before_any_model_is_fitted(
 @pytest.mark.parametrize("name", ["set-point", "exogenous", "delayed"])
 def test_without_the_gate_data_is_stitched_all_the_same(name: str) -> None:
     assert Stages(StitchJob(WORLDS[name].collect(0), StitchConfig(gate=False))).reason() is None
+
+
+def test_what_stitched_data_is_doubted_for_is_told(caplog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result, "warnings", lambda before, after: ["few states are left"])
+    stitch_together([StitchJob(WORLDS["single"].collect(0), StitchConfig())])
+    assert "few states are left" in caplog.text
 
 
 def test_one_trajectory_has_nowhere_to_jump_to_without_the_gate_either() -> None:

@@ -10,7 +10,15 @@ from small_graphs import logged
 from test_zoo import BRIEF
 from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.data.trajectories import Trajectories
-from trajstitch.models.hidden_state import TOLD, TOLD_BY_ACTION, TOLD_BY_CHANGE, StepBefore
+from trajstitch.models.hidden_state import (
+    SEES_ACTION,
+    SEES_CHANGE,
+    TOLD,
+    TOLD_BY_ACTION,
+    TOLD_BY_CHANGE,
+    TOLD_UNSEEN,
+    StepBefore,
+)
 from trajstitch.stitching import pipeline
 from trajstitch.stitching.guards import hidden_state
 from trajstitch.stitching.pipeline import Stages, Stitched, StitchJob, stitch_together
@@ -40,6 +48,18 @@ def told(everything: float, change: float, action: float) -> dict[str, float]:
 def test_models_see_no_more_of_the_step_before_than_tells_them_something(metrics, change, action) -> None:
     needed = StepBefore.needed(metrics)
     assert (needed.change, needed.action) == (change, action)
+
+
+def test_models_have_seen_what_their_metrics_say() -> None:
+    assert StepBefore.seen_by({"reward_error": 1.0}) == StepBefore()
+    assert StepBefore.seen_by({SEES_CHANGE: 1.0, TOLD_UNSEEN: 0.3}) == StepBefore(change=True, told=0.3)
+    assert StepBefore.seen_by({SEES_ACTION: 1.0, TOLD_UNSEEN: 0.2}) == StepBefore(action=True, told=0.2)
+
+
+def test_what_models_see_of_the_step_before_is_named() -> None:
+    change, action = "the change since the step before", "the last action"
+    named = {(False, False): "", (True, False): change, (False, True): action, (True, True): f"{change} and {action}"}
+    assert {seen: str(StepBefore(*seen)) for seen in named} == named
 
 
 def three_columns() -> tuple[Trajectories, ColumnRoles]:

@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import gymnasium
@@ -31,7 +32,7 @@ from trajstitch.benchmark.ladder_report import AIMS, ladder_report, write_report
 from trajstitch.benchmark.selection import choose
 from trajstitch.benchmark.training_run import TrainingRun
 from trajstitch.errors import InputError
-from trajstitch.policies.policy import act
+from trajstitch.policies.policy import Layers, act
 from trajstitch.policies.td3 import TD3
 from trajstitch.storage.runs import LOCK
 
@@ -127,6 +128,39 @@ def test_damaged_ladder_is_refused(ladder: Ladder, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(InputError, match="not a ladder"):
         load_ladder(path)
+
+
+DAMAGE = {
+    "a module in its environment": (lambda one: replace(one, environment="os:Hopper-v5"), "is not the environment"),
+    "another environment": (lambda one: replace(one, environment="Ant-v5"), "is not the environment of the task"),
+    "no policies": (lambda one: replace(one, checkpoints=()), "holds no policies"),
+    "a return that is text": (lambda one: changed(one, mean_return="1"), "'1' where a number should be"),
+    "a return without an end": (lambda one: changed(one, mean_return=float("inf")), "'inf' where a number should be"),
+    "a curve that is text": (lambda one: replace(one, curves={3: [(0, "a")]}), "'a' where a number should be"),
+    "versions that are a list": (lambda one: replace(one, versions=["1"]), "has no attribute"),
+    "no order of training": (lambda one: changed(one, steps=1000), "no order of training"),
+    "weights that are not finite": (lambda one: changed(one, layers=layers_of((3, 2), np.nan)), "are not finite"),
+    "layers that don't fit": (lambda one: changed(one, layers=layers_of((3, 4), 1.0) * 2), "and takes 4 numbers"),
+    "policies of other sizes": (lambda one: changed(one, layers=layers_of((5, 2), 1.0)), "take or give different"),
+}
+
+
+def layers_of(shape: tuple[int, int], value: float) -> Layers:
+    return [(np.full(shape, value, np.float32), np.zeros(shape[1], np.float32))]
+
+
+def changed(ladder: Ladder, **facts: Any) -> Ladder:
+    first, *others = ladder.checkpoints
+    return replace(ladder, checkpoints=(replace(first, **facts), *others))
+
+
+@pytest.mark.usefixtures("wrong_types")
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_ladder_of_a_stranger_is_refused_unless_it_is_one(damage: str, ladder: Ladder, tmp_path: Path) -> None:
+    change, complaint = DAMAGE[damage]
+    save_ladder(change(ladder), tmp_path / "a.safetensors")
+    with pytest.raises(InputError, match=complaint):
+        load_ladder(tmp_path / "a.safetensors")
 
 
 def test_medium_is_the_first_at_a_third_of_the_expert() -> None:

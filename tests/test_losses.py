@@ -270,7 +270,9 @@ def test_the_gan_s_generator_raises_what_the_critic_says_of_it(batch: Transition
     model = shaken(config.init(KEY, data))
     step = step_of(model, batch)
     made = network(model.generator.layers, joined(step, jax.random.normal(KEY, (ROWS, 2))))
-    check(config.generator_loss, model, batch, -network(model.critic.layers, joined(step, made)).mean())
+    metrics = check(config.generator_loss, model, batch, -network(model.critic.layers, joined(step, made)).mean())
+    error = np.square(made - standardised(model.reward, np.asarray(batch.reward)[:, None])).mean()
+    assert float(metrics["reward_error"]) == pytest.approx(error, rel=1e-4)
 
 
 def test_forward_dynamics_lower_the_error_of_change_and_reward(batch: Transitions) -> None:

@@ -2,22 +2,25 @@
 
 from dataclasses import replace
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
-from scipy.stats import ttest_1samp
+from scipy.stats import norm, ttest_1samp
 
 from point import NOISE, SPREAD, collect
+from small_graphs import logged
 from trajstitch.data.column_roles import ColumnRoles
 from trajstitch.data.trajectories import Trajectories, concatenate
 from trajstitch.data.transitions import hold_out
 from trajstitch.learning.fit import member
-from trajstitch.models.dynamics import Dynamics, fit_dynamics
+from trajstitch.models import dynamics, forward
+from trajstitch.models.dynamics import Dynamics, fit_dynamics, untrained_dynamics
 from trajstitch.models.fitting import FEWEST_STEPS, limited
-from trajstitch.models.forward import ForwardDynamics, _calibration, fit_forward, score_all_steps
-from trajstitch.models.hidden_state import Missed, told_by_step_before
+from trajstitch.models.forward import ForwardDynamics, _calibration, fit_forward, score_all_steps, untrained_forward
+from trajstitch.models.hidden_state import TOLD_BY_ACTION, TOLD_BY_CHANGE, Missed, told_by_step_before
 from trajstitch.models.inverse import InverseDynamics, fit_inverse
 from trajstitch.models.reward import (
     GenerativeReward,
@@ -50,6 +53,11 @@ def noise(data: Trajectories) -> Trajectories:
     )
 
 
+def shapes(model):
+    """The shapes of a model's arrays, which one that is read into has to have."""
+    return jax.tree.map(jnp.shape, eqx.filter(model, eqx.is_array))
+
+
 def test_dynamics_learn_mean_and_spread_and_are_calibrated(data):
     config = Dynamics(members=3, keep=2, hidden=(32,), steps=1000, patience=1000, learning_rate=5e-3)
     models, report = fit_dynamics(config, data, KEY)
@@ -61,8 +69,25 @@ def test_dynamics_learn_mean_and_spread_and_are_calibrated(data):
     np.testing.assert_allclose(np.median(np.exp(log_std) * scale.std), true, rtol=0.2)
     assert report.beats_baseline
     assert 0.8 < report.metrics["inside_the_90%_region"] < 0.97
+    rows = data.state_rows[hold_out(data, config.held_out)[1]]
+    change = (data.observations[rows + 1] - data.observations[rows] - scale.mean) / scale.std
+    assert report.metrics["baseline"] == pytest.approx(norm.logpdf(change).sum(1).mean(), rel=1e-4)
+    assert shapes(untrained_dynamics(config, 2, KEY)) == shapes(models)
     assert mean.shape == states.shape
     assert models.network.layers[0][0].shape[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("room", "fit"), [(dynamics, fit_dynamics), (forward, fit_forward)], ids=["dynamics", "forward"]
+)
+def test_members_stop_by_steps_that_they_do_not_learn_from(room, fit, data, monkeypatch):
+    def fitting(config, init, data, train, held, *_):
+        assert sorted((*train, *held)) == list(range(data.steps))
+        raise InterruptedError
+
+    monkeypatch.setattr(room, "fit_ensemble", fitting)
+    with pytest.raises(InterruptedError):
+        fit(Dynamics() if room is dynamics else ForwardDynamics(), data, KEY)
 
 
 def test_inverse_dynamics_find_the_action_within_its_bounds(data):
@@ -79,6 +104,8 @@ def test_inverse_dynamics_find_the_action_within_its_bounds(data):
     far = model(jnp.asarray(states), jnp.asarray(following + 50), jnp.full((len(states), model.latent_size), 3.0))
     assert np.abs(far).max() <= 1
     assert report.beats_baseline
+    held = hold_out(data, config.held_out)[1]
+    assert report.metrics["action_error"] == pytest.approx(np.square(found - data.actions)[held].mean(), rel=1e-4)
     assert report.metrics["action_error"] < report.metrics["baseline"]
 
 
@@ -126,6 +153,7 @@ def test_forward_dynamics_tell_where_an_action_leads(data):
     config = ForwardDynamics(members=2, hidden=(32,), steps=1000, learning_rate=1e-2)
     models, report = fit_forward(config, data, KEY)
     assert report.beats_baseline
+    assert shapes(untrained_forward(config, 2, 2, KEY)) == shapes(models)
     states = np.random.default_rng(1).uniform(-0.5, 0.5, (300, 2)).astype(np.float32)
     actions = np.clip(-states, -1, 1)
     right = score_all_steps(models, states, actions, states + 0.1 * actions)
@@ -186,6 +214,13 @@ def test_value_reports_its_errors_and_starts_warm(data):
     assert report.metrics["R²"] > 0.5
     assert report.metrics["ranking"] > 0.7
     assert abs(report.metrics["bias"]) < report.metrics["value_error"]
+    after = values(model, data.observations[data.first_rows + data.lengths])
+    returns = data.discounted_returns(0.99, np.where(data.episode_terminated, 0, after))
+    held = hold_out(data, config.held_out)[1]
+    misses = values(model, data.observations[data.state_rows])[held] - returns[held]
+    assert report.metrics["value_error"] == pytest.approx(np.sqrt(np.square(misses).mean()), rel=1e-4)
+    assert report.metrics["bias"] == pytest.approx(misses.mean(), rel=1e-4)
+    assert report.metrics["baseline"] == pytest.approx(np.sqrt(np.square(returns[held] - returns.mean()).mean()))
     warm, _ = fit_value(config, data, KEY, warm=model)
     found, near, cold = (values(one, data.observations) for one in (model, warm, config.init(KEY, data)))
     assert np.abs(near - found).mean() < 0.2 * np.abs(cold - found).mean()
@@ -350,6 +385,18 @@ def test_luck_is_no_hidden_state(data):
     train, held = (Missed(part, missed[part]) for part in np.array_split(steps, 2))
     told = told_by_step_before(walking, train, held, np.ones(2, bool))
     assert max(told.values()) < 0.01 * np.square(missed).sum()
+
+
+def test_a_speed_that_is_hidden_is_told_by_the_change_before_however_far_away_it_happens():
+    """Twenty points, each with a speed of its own, which are far from each other for their speed."""
+    random = np.random.default_rng(0)
+    speed, start = random.normal(size=(2, 20, 1, 2))
+    data = logged(100 * start + speed * np.arange(11)[:, None], random.normal(size=(20, 10, 1)))
+    missed = np.repeat(speed[:, 0], 10, axis=0)
+    train, held = (Missed(steps, missed[steps]) for steps in np.arange(data.steps).reshape(-1, 2).T)
+    told = told_by_step_before(data, train, held, np.ones(2, bool))
+    assert told[TOLD_BY_CHANGE] > 0.8 * np.square(missed[held.steps]).sum()
+    assert told[TOLD_BY_ACTION] < 0.1 * told[TOLD_BY_CHANGE]
 
 
 # Rewards of steps that a model has not seen

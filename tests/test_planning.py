@@ -10,6 +10,7 @@ from random_data import graph_of, jump_tests, models, random_data, scorer
 from small_graphs import graph_on, logged
 from trajstitch.data.trajectories import Trajectories
 from trajstitch.errors import InputError
+from trajstitch.learning.bounds import check_bounds
 from trajstitch.models.reward import RegressionReward, fit_reward
 from trajstitch.stitching import planning
 from trajstitch.stitching.acceptance import Rules
@@ -64,6 +65,21 @@ def test_a_plan_equals_value_iteration(seed, coarse, pessimism):
             assert graph.edges.source[edge] == node
         chosen = step if edge < 0 else gain[edge] + 0.9 * expected[graph.edges.target[edge]]
         assert chosen == pytest.approx(expected[node], abs=1e-3)
+
+
+@pytest.mark.parametrize(("more", "taken"), [(0.0, False), (5e-5, False), (2e-4, True)])
+def test_a_jump_that_gains_no_more_than_rounding_is_not_planned(more, taken):
+    """Rounding is a ten-millionth of the largest reward, in each of the 1 / (1 - γ) that a value is a sum of."""
+    data = logged(
+        np.array([[[0.0], [1.0]], [[2.0], [3.0]]]), rewards=np.array([[1.0], [0.0]]), terminated=np.ones(2, bool)
+    )
+    config = Plan(discount=0.999, pessimism=0, predicted_rewards=False)
+    decisions, _ = plan(data, graph_on(data, {(0, 3): 1.0 + more}), config)
+    assert (decisions.choice[0] >= 0) == taken
+
+
+def test_the_default_plan_is_within_its_bounds():
+    check_bounds(Plan())
 
 
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=12), st.integers(0, 2**32 - 1), st.integers(1, 8))

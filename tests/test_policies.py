@@ -194,6 +194,16 @@ def test_it_is_saved_and_loaded(trained: Trained, tmp_path) -> None:
         load_policy(tmp_path / "policy.safetensors", seed=5)
 
 
+@pytest.mark.parametrize("place", ["checkpoints/the-best", "of-a-run/policy"])
+def test_policies_that_are_no_run_s_checkpoints_have_any_name(place: str, tmp_path) -> None:
+    Run.start(tmp_path / "of-a-run", "train", {})
+    zero, one = np.zeros(1), np.ones(1)
+    policy = NetworkPolicy([(np.ones((1, 1), np.float32), zero)], PolicyNormaliser(zero, one, -one, one), 0, 30)
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    save_policies([policy], tmp_path / f"{place}.safetensors")
+    assert load_policy(tmp_path / f"{place}.safetensors").steps == 30
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_unusable_data_is_refused(name: str) -> None:
     algorithm, data = CASES[name].algorithm, one_step(3)
@@ -208,6 +218,14 @@ def test_unusable_data_is_refused(name: str) -> None:
     empty = Trajectories(np.zeros((1, 2)), np.zeros((0, 1)), np.zeros(0), none, none, np.zeros(2, int))
     with pytest.raises(InputError, match="holds no steps"):
         algorithm.training_data(empty)
+
+
+def test_data_that_is_refused_is_named_by_its_source_or_else_by_its_name() -> None:
+    data = replace(one_step(3), actions=np.full((3, 1), 4.5))
+    with pytest.raises(InputError, match=r"^one-step: action 0"):
+        policy_normaliser(data, True)
+    with pytest.raises(InputError, match=r"^npz:log.npz: action 0"):
+        policy_normaliser(replace(data, metadata=replace(data.metadata, source="npz:log.npz")), True)
 
 
 def test_observations_of_another_size_are_refused() -> None:
@@ -240,6 +258,17 @@ def test_gaussian_policy_knows_its_spread() -> None:
     assert isinstance(certain, NetworkPolicy)
     with pytest.raises(InputError, match="deterministic"):
         certain.log_density(np.zeros(1), np.zeros(1))
+
+
+@pytest.mark.parametrize(("raw", "log_std"), [(-20, -5), (0, -2), (20, 1)])
+def test_a_gaussian_policy_s_spread_is_from_e_to_the_minus_5_to_e(raw: float, log_std: float) -> None:
+    """For actions within ±1: the network's second output says where in between."""
+    layers = [(np.zeros((1, 2), np.float32), np.array([0, raw], np.float32))]
+    zero, one = np.zeros(1), np.ones(1)
+    policy = NetworkPolicy(layers, PolicyNormaliser(zero, one, -one, one))
+    expected = -log_std - 0.5 * np.log(2 * np.pi)
+    assert policy.log_density(zero[None], zero[None])[0] == pytest.approx(expected)
+    assert "0/0/weight" in policy.tensors(), "of seed 0, if not given"
 
 
 def test_weights_follow_the_value_and_average_one() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trajstitch.data.checks import check
+from trajstitch.data.labels import Labels
 from trajstitch.data.trajectories import Metadata, Provenance, Trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import rows
@@ -154,6 +155,27 @@ def test_episodes_with_flags_inside_are_split_and_keep_every_step_and_state() ->
     assert data.provenance is not None
     assert "first in episode 0, step 3" in data.metadata.findings[-1].detail
     assert split_at_ends(whole) is whole
+
+
+def test_split_episodes_keep_their_names_beside_episodes_without_steps() -> None:
+    """Of four named episodes the first is split, and the second and the last hold one state each."""
+    states = np.arange(7.0)[:, None]
+    data = Trajectories(
+        observations=states,
+        actions=np.zeros((3, 1)),
+        rewards=np.zeros(3),
+        terminated=np.array([True, False, False]),
+        truncated=np.array([False, True, True]),
+        offsets=np.array([0, 2, 2, 3, 3]),
+        labels=Labels(np.array(["a", "b", "c", "d"]), states[:, 0]),
+    )
+    found = split_at_ends(data)
+    assert found.labels is not None
+    assert found.labels.episodes is not None
+    assert found.labels.episodes.tolist() == ["a", "a", "b", "c", "d"]
+    assert found.lengths.tolist() == [1, 1, 0, 1, 0]
+    assert found.labels.times is not None
+    assert found.labels.times.tolist() == found.observations[:, 0].tolist() == [0, 1, 1, 2, 3, 4, 5, 6]
 
 
 def test_an_unflagged_break_cuts_and_is_said() -> None:

@@ -134,7 +134,7 @@ def test_numpy_samples_the_trained_policy() -> None:
     key = jax.random.key(9)
     expected, _ = actor.sample(jnp.asarray(observation), key)
     layers = unflatten(learner.weights()[0], (3, 16, 16, 2))
-    away = np.asarray(jax.random.normal(key, (5, 1)))
+    away = SMALL.exploration_noise * np.asarray(jax.random.normal(key, (5, 1)))
     np.testing.assert_allclose(behave(layers, observation, away, np.array([2.0])), expected, atol=1e-6)
     mode = behave(layers, observation, np.zeros((5, 1)), np.array([2.0]))
     np.testing.assert_allclose(mode, act(layers, observation, 2.0)[:, :1], atol=1e-6)

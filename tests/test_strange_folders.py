@@ -20,6 +20,7 @@ from trajstitch.data.stitch_record import StitchRecord
 from trajstitch.errors import InputError, JobError
 from trajstitch.formats import load, save
 from trajstitch.policies import train as training
+from trajstitch.policies.policy import load_policy
 from trajstitch.storage import atomic
 from trajstitch.storage.atomic import PREFIX, replacing
 from trajstitch.storage.runs import LOCK, Run
@@ -76,11 +77,30 @@ def test_pipes_and_devices_are_refused_unread(tmp_path):
         Run.open(run.folder)
 
 
+def test_policies_of_a_stranger_s_folder_are_files_in_it(tmp_path):
+    """Before, who loaded them waited for the writer of a pipe for ever."""
+    pipe, folder = tmp_path / "pipe.safetensors", tmp_path / "run" / "checkpoints"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="is a folder, a device or a pipe, not a file"):
+        load_policy(pipe)
+    folder.mkdir(parents=True)
+    (folder / "000000001.safetensors").symlink_to(pipe)
+    with pytest.raises(InputError, match="is a link out of the run's folder, which is never followed"):
+        load_policy(folder.parent)
+    (folder / "000000001.safetensors").unlink()
+    os.mkfifo(folder / "000000001.safetensors")
+    with pytest.raises(InputError, match="is neither a file nor a folder"):
+        load_policy(folder.parent)
+
+
 # Sources that a file names
 
 
+@pytest.mark.parametrize("begun", [False, True], ids=["not there", "of which a download was interrupted"])
 @pytest.mark.parametrize("source", ["minari:mujoco/hopper/medium-v0", "hopper/medium-replay"])
-def test_nothing_is_fetched_because_a_file_names_it(source, tmp_path, monkeypatch):
+def test_nothing_is_fetched_because_a_file_names_it(source, begun, tmp_path, minari_store, monkeypatch):
+    if begun:
+        (minari_store / sources.resolve(source).removeprefix("minari:") / "data").mkdir(parents=True)
     monkeypatch.setattr("trajstitch.formats.minari._download", lambda name: pytest.fail(f"downloads {name}"))
     monkeypatch.setattr(sources, "_collect_once", lambda name: pytest.fail(f"collects {name}"))
     data = stitched()

@@ -1,8 +1,10 @@
 """Training and evaluation as a person runs them: real commands at a tiny size, killed and resumed, read back."""
 
+import inspect
 import json
 import subprocess
 import sys
+import time
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -307,6 +309,12 @@ def test_training_that_is_killed_at_its_last_step_ends_in_the_same_files(stopped
         assert all(np.array_equal(ours[name][key], array) for key, array in tensors.items())
 
 
+def test_a_training_is_not_continued_to_fewer_steps(tmp_path: Path) -> None:
+    training.train_run(swings(), BC(steps=20, hidden=(8,)), tmp_path / "run", 1)
+    with pytest.raises(InputError, match="was started with steps = 20, not 10"):
+        training.train_run(swings(), BC(steps=10, hidden=(8,)), tmp_path / "run", 1, resume=True)
+
+
 def test_policy_acts_without_jax(source, tmp_path) -> None:
     assert command("train", "bc", source, *TINY, "--run", str(tmp_path / "run")) == 0
     program = (
@@ -367,6 +375,26 @@ def test_best_episodes_and_held_out_ones() -> None:
     assert {*learned.returns} | {*held.returns} == {*data.returns}
     with pytest.raises(InputError, match="`hold_out=0`"):
         split_episodes(data[0], 1.0, 0.1)
+
+
+def test_a_run_of_training_says_what_was_learned_from_and_how_long_it_took(tmp_path: Path) -> None:
+    run, start = Run.start(tmp_path / "run", "train", {}), time.monotonic()
+    trajstitch.train(swings(), BC(steps=20, hidden=(8,), batch_size=16), seeds=1, run=run)
+    assert 0 < run.read_json("seconds")["training"] <= time.monotonic() - start
+    assert (run.config["top"], run.config["hold_out"], run.config["longest"]) == (1, 0, 20)
+
+
+@pytest.mark.usefixtures("wrong_types")
+@pytest.mark.parametrize(("given", "named"), [(BC, "the class BC"), ("bc", "'bc'")])
+def test_an_algorithm_is_given_with_its_settings(given: Any, named: str) -> None:
+    with pytest.raises(InputError, match=rf"such as BC\(\), not {named}"):
+        check_training(given, 1, 0)
+
+
+@pytest.mark.parametrize("train", [training.train, training.train_together, training.train_run])
+def test_there_are_five_seeds_from_0_on_if_not_given(train: Any) -> None:
+    given = inspect.signature(train).parameters
+    assert (given["seeds"].default, given["seed"].default) == (5, 0)
 
 
 def test_training_in_three_lines() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium
@@ -11,6 +12,7 @@ import pytest
 import trajstitch
 from soak.samples import without_checksums
 from trajstitch import Metadata, Trajectories, cli
+from trajstitch.benchmark.ladder import load_ladder, save_ladder
 from trajstitch.data import environments
 from trajstitch.data.environments import spec_json
 from trajstitch.errors import InputError
@@ -93,6 +95,15 @@ def test_minari_set_without_spaces_never_runs_code(minari_store, dangerous_modul
     facts.write_text(json.dumps({name: value for name, value in stored.items() if not name.endswith("_space")}))
     with pytest.raises(InputError, match="its spaces can't be read"):
         minari.load("my/evil-v0")
+    assert not dangerous_module.exists()
+
+
+def test_ladder_never_runs_code(dangerous_module, capsys):
+    save_ladder(replace(load_ladder("hopper"), environment="evil:Hopper-v5"), "ladder.safetensors")
+    asked = ["collect", "hopper/medium", "--transitions", "10", "--ladder", "ladder.safetensors", "--to", "npz:a.npz"]
+    assert cli.run(asked) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "'evil:Hopper-v5', which is not the environment of the task 'hopper'" in line
     assert not dangerous_module.exists()
 
 

@@ -143,9 +143,12 @@ class Trial:
 
 
 def known(results: Path) -> dict[str, dict[str, Any]]:
-    """Return what was tried before, by the faults' keys; the last word on each counts."""
-    lines = results.read_text().splitlines() if results.exists() else []
-    return {one["key"]: one for one in map(json.loads, lines)}
+    """Return what was tried before, by the faults' keys: the last verdict on each, and under `first` the first one."""
+    found: dict[str, dict[str, Any]] = {}
+    for line in results.read_text().splitlines() if results.exists() else []:
+        one = json.loads(line)
+        found[one["key"]] = {**one, "first": found.get(one["key"], {}).get("first", one["verdict"])}
+    return found
 
 
 def main() -> None:

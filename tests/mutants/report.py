@@ -14,6 +14,17 @@ from trajstitch.storage.markdown import markdown_table
 ROOMS = ("stitching", "models", "learning", "policies")
 
 
+HEAD = (
+    *("room", "faults", "tried"),
+    *("noticed when first tried", "of those that change what is computed"),
+    *("noticed now", "of those that change what is computed"),
+)
+EARLIER = (
+    "An earlier sample of {tried} faults, drawn with seed {seed}, whose verdicts are not kept: {noticed} were noticed, "
+    "{real} of those that change what is computed, of which tests had been written for some. {since}"
+)
+
+
 def write_page(page: Path, faults: Sequence[Fault], tried: Sequence[dict[str, Any]], seed: int) -> None:
     """Write the page from what was tried."""
     reasons = tomllib.loads((Path(__file__).parent / "survivors.toml").read_text())
@@ -27,7 +38,8 @@ def write_page(page: Path, faults: Sequence[Fault], tried: Sequence[dict[str, An
         own = [one for one in counted if one["path"].startswith(room)]
         real = [one for one in unequal if one["path"].startswith(room)]
         of_room = sum(fault.path.startswith(room) for fault in faults)
-        rows.append((room or "all", f"{of_room:,}", f"{len(own):,}", _share(own), _share(real)))
+        shares = (_share(own, "first"), _share(real, "first"), _share(own), _share(real))
+        rows.append((room or "all", f"{of_room:,}", f"{len(own):,}", *shares))
     how = Counter("no end" if one["by"].startswith("(") else "a test" for one in counted if one["verdict"] == "noticed")
     unclear = sum(one["verdict"] == "unclear" for one in tried)
     drawn = [one for one in tried if one["operator"] != CHOSEN]
@@ -43,14 +55,15 @@ def write_page(page: Path, faults: Sequence[Fault], tried: Sequence[dict[str, An
         f"Beside them {len(chosen)} faults chosen by hand (`tests/mutants/sabotages.py`), such as the highest instead "
         f"of the lowest predicted reward: {sum(one['verdict'] == 'noticed' for one in chosen)} are noticed.",
         "",
-        markdown_table(("room", "faults", "tried", "noticed", "noticed, of those that change what is computed"), rows),
+        markdown_table(HEAD, rows),
         "",
         f"Noticed by {how['a test']:,} failing tests, and {how['no end']:,} times because the tests came to no end"
         + (f"; {unclear} were left out, as the test fails without the fault too." if unclear else "."),
         "",
-        "Tests were added for some of these faults after they had survived, and the faults tried again. So the shares "
-        "are of faults that tests may have been written for: `--seed` draws others.",
+        "Tests were added for faults that had survived, and those tried again. So only the shares when the faults were "
+        "first tried are of faults that no test was written for: `--seed` draws others.",
         "",
+        *[f"{EARLIER.format(**sample)}\n" for sample in reasons.get("earlier", [])],
         "## What survives, and why",
         "",
         markdown_table(
@@ -80,10 +93,10 @@ def _reason(one: dict[str, Any], reasons: dict[str, Any]) -> str:
     return ""
 
 
-def _share(tried: Sequence[dict[str, Any]]) -> str:
-    """Return the share that was noticed, with its interval."""
+def _share(tried: Sequence[dict[str, Any]], when: str = "verdict") -> str:
+    """Return the share that was noticed, by the last verdicts or the `first` ones, with its interval."""
     if not tried:
         return "–"
-    noticed = sum(one["verdict"] == "noticed" for one in tried)
+    noticed = sum(one[when] == "noticed" for one in tried)
     interval = binomtest(noticed, len(tried)).proportion_ci(method="wilson")
     return f"{noticed / len(tried):.0%} [{interval.low:.0%}, {interval.high:.0%}]"

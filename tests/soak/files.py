@@ -60,12 +60,12 @@ def _healthy() -> tuple[Path, dict[str, object]]:
 
 
 def _without_checksums(folder: Path) -> None:
-    """Take the checksums out of a run's files: who damages a file on purpose can, and the rest must be checked too."""
+    """Take the checksums out of runs and ladders: who damages one on purpose can, and the rest must be checked too."""
     for path in folder.glob("run/**/*.json"):
         stored = json.loads(path.read_text())
         stored.pop(KEY, None)
         path.write_text(json.dumps(stored))
-    for path in folder.glob("run/**/*.safetensors"):
+    for path in folder.rglob("*.safetensors"):
         tensors, facts = read_tensors(path)
         save_file(tensors, path, facts or None)
 

@@ -13,6 +13,8 @@ from gymnasium.spaces import Box, Dict
 
 from small_graphs import graph_on
 from trajstitch import formats
+from trajstitch.benchmark.ladder import Checkpoint, Ladder, load_ladder, save_ladder
+from trajstitch.benchmark.ladder_report import ladder_report
 from trajstitch.data import environments
 from trajstitch.data.environments import spec_json
 from trajstitch.data.source_facts import source_facts
@@ -20,7 +22,7 @@ from trajstitch.data.stitch_record import StitchRecord
 from trajstitch.data.summary import inspect
 from trajstitch.data.trajectories import Metadata, Provenance, Trajectories
 from trajstitch.formats import metadata
-from trajstitch.policies.policy import NetworkPolicy, PolicyNormaliser, load_policies, save_policies
+from trajstitch.policies.policy import NetworkPolicy, PolicyNormaliser, act, load_policies, save_policies
 from trajstitch.stitching.acceptance import Summary
 from trajstitch.stitching.layout import keep_graph, keep_result, place, read_graph, read_result
 from trajstitch.storage.runs import Run
@@ -194,6 +196,24 @@ def _open_trained(folder: Path) -> None:
     run.metrics()
 
 
+def _ladder(folder: Path) -> None:
+    random = np.random.default_rng(1)
+    policies = [
+        [(random.normal(size=size).astype(np.float32), np.zeros(size[1], np.float32)) for size in ((11, 4), (4, 3))]
+        for _ in range(2)
+    ]
+    checkpoints = tuple(Checkpoint(10 * i, 5.0 * i, 1.5, 20, layers) for i, layers in enumerate(policies))
+    ladder = Ladder("hopper", "Hopper-v5", checkpoints, 3, {3: [(0, 0.0), (10, 5.0)]}, {"jax": "1"}, "here", "command")
+    save_ladder(ladder, folder / "ladder.safetensors")
+
+
+def _open_ladder(folder: Path) -> None:
+    ladder = load_ladder(folder / "ladder.safetensors")
+    for one in ladder.checkpoints:
+        act(one.layers, np.zeros((2, len(one.layers[0][0]))))
+    ladder_report([ladder])
+
+
 def _stitched(folder: Path) -> None:
     data, result = logged(), stitched()
     config = {"seed": 0, "seeds": 1, "stitching": {"stitchings": 1}, **source_facts(data, "npz:log.npz")}
@@ -226,6 +246,7 @@ SAMPLES = {
     "nested minari": Sample(_saved("minari:my/log-v0", logged(nested=True)), _load("minari:my/log-v0"), MINARI),
     "minari as arrow": Sample(minari_in("arrow"), _load("minari:my/log-v0"), (MINARI[0], f"{EPISODE}.arrow")),
     "minari as parquet": Sample(minari_in("parquet"), _load("minari:my/log-v0"), (MINARI[0], f"{EPISODE}.parquet")),
+    "ladder": Sample(_ladder, _open_ladder, ("ladder.safetensors",)),
     "training": Sample(_trained, _open_trained, (*RUN, "run/data.json", "run/checkpoints/000000020.safetensors")),
     "stitching": Sample(
         _stitched, _open_stitched, (*RUN, "run/graph.safetensors", "run/passes.json", "run/result.npz")

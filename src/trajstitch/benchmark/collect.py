@@ -198,6 +198,7 @@ def _pieces(part: Part) -> list[Part]:
 def roll_out(shard: Shard) -> list[Episode]:
     """Play the shard's episodes, in blocks that are stepped together, until it has its steps or episodes."""
     part, lanes = shard.part, _lanes(shard.environment)
+    _require_fitting(part.layers, lanes, shard.environment)
     episodes: list[Episode] = []
     steps = block = 0
     while steps < part.steps or len(episodes) < part.episodes:
@@ -212,6 +213,18 @@ def roll_out(shard: Shard) -> list[Episode]:
                 steps += len(episode.rewards)
         block += 1
     return episodes
+
+
+def _require_fitting(layers: Layers, lanes: Lanes, environment: str) -> None:
+    """Raise unless a policy takes the environment's observations and gives its actions."""
+    if not layers:
+        return
+    takes, gives, actions = len(layers[0][0]), layers[-1][1].size, len(lanes.low)
+    if takes != lanes.size or gives not in (actions, 2 * actions):
+        raise InputError(
+            f"`ladder`: its policies take {takes} numbers and give {gives}; {environment} has observations of "
+            f"{lanes.size} and actions of {actions}"
+        )
 
 
 @cache

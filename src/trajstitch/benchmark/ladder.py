@@ -5,14 +5,16 @@ acting need NumPy alone, so that `collect` and its worker processes never import
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from trajstitch.errors import InputError, did_you_mean
-from trajstitch.policies.policy import Layers, layers_from, named
+from trajstitch.policies.policy import Layers, chained, layers_from, named
 from trajstitch.storage.tensors import read_tensors, save_tensors
 
 TASKS = {"hopper": "Hopper-v5", "walker2d": "Walker2d-v5", "halfcheetah": "HalfCheetah-v5"}
@@ -94,30 +96,58 @@ def load_ladder(task_or_path: str | Path) -> Ladder:
     try:
         tensors, header = read_tensors(path)
         tensors = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
-        checkpoints = json.loads(header["checkpoints"])
+        checkpoints = tuple(
+            Checkpoint(**facts, layers=layers_from(tensors, f"{index}/"))
+            for index, facts in enumerate(json.loads(header["checkpoints"]))
+        )
+        _require_usable(checkpoints)
         medium = json.loads(header.get("medium", "null"))
         if medium is not None and medium not in range(len(checkpoints)):
             raise ValueError(f"its medium policy is number {medium!r} of {len(checkpoints)}")
+        task, environment = header["task"], header["environment"]
+        if environment != TASKS.get(task, task):  # Gymnasium imports the module that an id may name
+            raise ValueError(f"its policies are of {environment!r}, which is not the environment of the task {task!r}")
         return Ladder(
-            task=header["task"],
-            environment=header["environment"],
-            checkpoints=tuple(
-                Checkpoint(**facts, layers=layers_from(tensors, f"{index}/")) for index, facts in enumerate(checkpoints)
-            ),
+            task=task,
+            environment=environment,
+            checkpoints=checkpoints,
             seed=int(header["seed"]),
             algorithm=header.get("algorithm", "td3"),
             random_steps=int(header.get("random_steps", 0)),
             chosen_medium=medium,
             curves={
-                int(seed): [(steps, value) for steps, value in curve]
+                int(seed): [(_number(steps), _number(value)) for steps, value in curve]
                 for seed, curve in json.loads(header["curves"]).items()
             },
-            versions=json.loads(header["versions"]),
+            versions={name: str(version) for name, version in json.loads(header["versions"]).items()},
             machine=header["machine"],
             command=header["command"],
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: not a ladder file ({error}); `trajstitch expert TASK` writes one") from error
+
+
+def _number(value: Any) -> Any:
+    """Return a number of a file; raise ValueError if it is none."""
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"{str(value)[:80]!r} where a number should be")
+    return value
+
+
+def _require_usable(checkpoints: Sequence[Checkpoint]) -> None:
+    """Raise ValueError unless there are policies in training order, of the same sizes, whose numbers are finite."""
+    if not checkpoints:
+        raise ValueError("it holds no policies")
+    for number, one in enumerate(checkpoints):
+        for fact in (one.steps, one.mean_return, one.std_return, one.episodes):
+            _number(fact)
+        if not all(array.ndim and np.isfinite(array).all() for layer in one.layers for array in layer):
+            raise ValueError(f"policy {number} has weights that are not finite")
+    if len({(size := len(one.layers[0][0]), chained(one.layers, size)) for one in checkpoints}) > 1:
+        raise ValueError("its policies take or give different numbers of values")
+    steps = [one.steps for one in checkpoints]
+    if steps != sorted(steps) or steps[0] < 0:
+        raise ValueError(f"its policies are of {steps} steps, which is no order of training")
 
 
 def save_ladder(ladder: Ladder, path: str | Path) -> None:

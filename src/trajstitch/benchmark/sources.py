@@ -72,7 +72,7 @@ def load(
     """
     source = uri_of(source)
     uri = resolve(source)
-    if not fetch and uri.startswith("minari:") and not formats.exists(uri):
+    if not fetch and uri.startswith("minari:") and not _is_in_store(uri):
         raise InputError(
             f"{source} is not in the local Minari store, and is not fetched only because a file names it: "
             f"`trajstitch inspect {source}` fetches it"
@@ -97,6 +97,13 @@ def require_apart(source: str, target: str) -> None:
 def _is_name(source: str) -> bool:
     """Return whether a source is the name of a built-in set, not a URI or a file's path."""
     return ":" not in source and formats.scheme_of(source) is None
+
+
+def _is_in_store(uri: str) -> bool:
+    """Return whether the local store holds all of a set: of one whose download was interrupted, there is a folder."""
+    from trajstitch.formats import minari
+
+    return minari.exists(formats.parse(uri)[1])
 
 
 def _collect_once(name: str) -> None:

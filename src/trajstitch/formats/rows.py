@@ -137,7 +137,8 @@ def split_at_ends(data: Trajectories) -> Trajectories:
     )
     rows = np.repeat(np.arange(len(data.observations)), repeats)
     offsets = np.sort(np.concatenate((data.offsets, at + 1)))
-    episodes = np.searchsorted(data.offsets, offsets[:-1], side="right") - 1
+    pieces = 1 + np.bincount(data.episode_of_step[at], minlength=len(data))
+    episodes = np.repeat(np.arange(len(data)), pieces)
     return replace(
         data,
         observations=data.observations[rows],

@@ -22,6 +22,7 @@ import numpy as np
 from trajstitch.data.normaliser import Normaliser
 from trajstitch.errors import InputError
 from trajstitch.policies import POLICIES, algorithm_class
+from trajstitch.storage.links import require_no_way_out
 from trajstitch.storage.runs import Run, damaged
 from trajstitch.storage.tensors import read_tensors, save_tensors
 
@@ -200,12 +201,18 @@ def _require_chained(layers: Layers, normaliser: PolicyNormaliser) -> None:
     shapes = [array.shape for array in normaliser[:-1]]
     if shapes != [(size,), (size,), (actions,), (actions,)]:
         raise ValueError(f"mean, std, low and high have shapes {shapes}")
+    size = chained(layers, size)
+    if size not in (actions, 2 * actions):
+        raise ValueError(f"the last layer gives {size} numbers for {actions} actions")
+
+
+def chained(layers: Layers, size: int) -> int:
+    """Return how many numbers the last layer gives; raise ValueError unless each takes what the one before gives."""
     for number, (weight, bias) in enumerate(layers):
         if weight.ndim != 2 or len(weight) != size or bias.shape != weight.shape[1:]:
             raise ValueError(f"layer {number} has shapes {weight.shape} and {bias.shape}, and takes {size} numbers")
         size = weight.shape[1]
-    if size not in (actions, 2 * actions):
-        raise ValueError(f"the last layer gives {size} numbers for {actions} actions")
+    return size
 
 
 def _require_usable(layers: Layers, normaliser: PolicyNormaliser) -> None:
@@ -252,6 +259,7 @@ def load_policies(path: str | Path) -> list[Policy]:
     if not path.exists():
         raise InputError(f"{path}: no such file or folder: name a training's folder, or the file of a policy")
     if path.is_dir():
+        require_no_way_out(path, "the run's folder")
         found = checkpoints(path)
         if not found:
             raise InputError(f"{path}: holds no checkpoints; `trajstitch train` writes them into a run's folder")

@@ -63,6 +63,8 @@ def read_tensors(path: str | Path, belongs_to: str = "") -> tuple[dict[str, np.n
 
     Raise if either has changed since they were written, or if they were written for another place than `belongs_to`.
     """
+    if Path(path).exists() and not Path(path).is_file():  # the library would wait for a pipe's writer for ever
+        raise InputError(f"{path}: is a folder, a device or a pipe, not a file")
     try:
         with safe_open(path, framework="numpy") as file:
             names, facts = sorted(file.keys()), file.metadata() or {}
