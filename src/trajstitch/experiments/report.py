@@ -79,7 +79,7 @@ def conditions(table: Table, experiment: Experiment) -> dict[str, Any]:
         "presets": presets,
         "sets": len(table.sets),
         "dates": sorted({result["measured"][:10] for result in table.results}),
-        "version": unique(result["call"]["versions"].get("trajstitch", "unknown") for result in table.results),
+        "version": unique(one for result in table.results if (one := result["call"]["versions"].get("trajstitch"))),
     }
 
 
