@@ -29,6 +29,7 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "stitching/paths.py": (ORACLE, EXACT, "test_own_log.py"),
     "stitching/pipeline.py": ("test_gate.py", "test_stitching.py", "test_damaged_runs.py", "test_stitch_command.py"),
     "stitching/planning.py": (PLANNING, ORACLE),
+    "stitching/replay.py": ("test_replay.py", ORACLE),
     "stitching/precedent.py": ("test_precedent.py", ORACLE),
     "stitching/result.py": ("test_result.py",),
     "stitching/rewards.py": ("test_rewards.py", ORACLE),
@@ -57,6 +58,7 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "learning/fit_report.py": ("test_models.py", "test_train.py"),
     "learning/losses.py": (LOSSES,),
     "learning/networks.py": (LOSSES, "test_fit.py"),
+    "learning/together.py": ("test_meetings.py",),
     "policies/action_error.py": (
         "test_units.py::test_in_memory_it_is_said_too_by_the_steps_learned_from",
         "test_units.py::test_a_clone_that_ignores_its_input_is_said",
