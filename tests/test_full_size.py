@@ -17,6 +17,11 @@ def test_every_piece_is_named_once_and_unknown_ones_are_refused(capsys):
         pieces(Plan(only=("table2",)))
 
 
+def test_further_flags_are_those_of_every_piece():
+    found = pieces(Plan(only=("table1", "ablation"), flags="--methods bc ts-bc --known 'an earlier.json'"))
+    assert [piece.command[-5:] for piece in found] == [("--methods", "bc", "ts-bc", "--known", "an earlier.json")] * 2
+
+
 @pytest.fixture
 def counting(tmp_path, monkeypatch):
     """A piece that is a small script: each of its two sets is done at its second call."""

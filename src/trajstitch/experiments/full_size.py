@@ -11,6 +11,7 @@ stitchings and policies are made once. What was measured on a machine that is go
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -65,6 +66,8 @@ class Size:
     """Holds all that is made."""
     only: tuple[str, ...] = ()
     """Names of the pieces to work on; all if none are named."""
+    flags: str = ""
+    """Further flags of `trajstitch reproduce` for every piece: --flags="--methods bc ts-bc --known earlier.json"."""
     small: bool = False
     """Rehearse: tiny experiments, whose numbers mean nothing."""
 
@@ -97,7 +100,7 @@ class Ship:
 
 def pieces(asked: Size) -> list[Piece]:
     """Return all pieces, in order."""
-    size = ["--size", "small"] if asked.small else []
+    size, flags = ["--size", "small"] if asked.small else [], shlex.split(asked.flags)
     sizes = {
         "table1": (
             210.0,
@@ -119,7 +122,7 @@ def pieces(asked: Size) -> list[Piece]:
     found = [
         Piece(
             name,
-            ("trajstitch", "reproduce", name, "--folder", str(asked.folder), *(size + tries[name] if size else [])),
+            ("trajstitch", "reproduce", name, "--folder", str(asked.folder), *(size + tries[name] if size else flags)),
             _small(name) if asked.small else tuple(EXPERIMENTS[name].sets),
             *estimate,
         )
