@@ -106,13 +106,16 @@ def alarms(table: Table) -> list[str]:
 
 
 def summary_facts(table: Table, experiment: Experiment) -> dict[str, Any]:
-    """Return what a summary says: scores on three sets of the first task and on all, by methods measured on those."""
+    """Return what a summary says: scores on three sets of the first task, by the methods that are measured on those,
+    and on all sets that these methods are measured on."""
     task = table.sets[0].partition("/")[0]
     names = [name for name in table.sets if name.partition("/")[0] == task][:SHORT]
     methods = [method for method in table.methods if all((name, method) in table.cells for name in names)]
-    some = Table([one for one in table.results if one["method"] in methods], methods)
+    whole = [name for name in table.sets if all((name, method) in table.cells for method in methods)]
+    some = Table([one for one in table.results if one["method"] in methods and one["set"] in whole], methods)
     pairs = [(ours, theirs) for ours, theirs in measured_pairs(table, experiment) if {ours, theirs} <= {*methods}]
-    return {"short": score_table(some.last, some, experiment, names), "main_losses": losses(table, experiment, pairs)}
+    short = score_table(some.last, some, experiment, names)
+    return {"short": short, "whole": len(whole), "main_losses": losses(some, experiment, pairs)}
 
 
 def score_table(scores: Scores, table: Table, experiment: Experiment, names: Sequence[str] | None = None) -> str:
@@ -189,13 +192,14 @@ def losses(table: Table, experiment: Experiment, pairs: Sequence[tuple[str, str]
     lines = []
     for ours, theirs in measured_pairs(table, experiment) if pairs is None else pairs:
         found = table.last.verdicts(ours, theirs)
+        same = len(found["neither"])
         means = [
             float(np.mean([table.last.scores[name, one].mean() for name in table.last.common(ours, theirs)]))
             for one in (ours, theirs)
         ]
         lines.append(
             f"{experiment.label(ours)} against {experiment.label(theirs)}: worse by more than chance "
-            f"{listed(found['worse'])}; better {listed(found['better'])}; neither on {len(found['neither'])} sets; in "
+            f"{listed(found['worse'])}; better {listed(found['better'])}; neither on {same} set{'s' * (same != 1)}; in "
             f"the mean of the sets {means[0]:.1f} against {means[1]:.1f}."
         )
     for name, by_set in table.stitchings.items():
