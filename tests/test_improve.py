@@ -8,9 +8,11 @@ from point import collect
 from test_stitching import GREEDY, SMALL
 from trajstitch.errors import InputError
 from trajstitch.learning.buffer import buffer_size
+from trajstitch.stitching import pipeline
 from trajstitch.stitching.improve import Progress, StitchingTask, improve_together
 from trajstitch.stitching.paths import Paths
-from trajstitch.stitching.pipeline import Stages, StitchJob, split_key, stitch_together
+from trajstitch.stitching.pipeline import Stages, StitchJob, fit_models_together, split_key, stitch_together
+from trajstitch.storage.runs import Run
 from trajstitch.workflow.calls import stitch
 
 SAMPLED = replace(SMALL, sample_latents=True)
@@ -42,6 +44,17 @@ def test_each_of_several_sets_gets_what_it_gets_alone(config, caplog):
         (alone,) = stitch_together([job])[0]
         assert one.passes == alone.passes
         assert one.after.equals(alone.after)
+
+
+def test_models_of_several_jobs_are_fitted_together_as_many_as_memory_has_room_for(tmp_path, monkeypatch):
+    data, made, fit_together = collect(episodes=40, length=30), [], pipeline.together
+    jobs = [StitchJob(data, SMALL, seed, run=Run.start(tmp_path / str(seed), "stitch", {})) for seed in range(3)]
+    monkeypatch.setattr(pipeline, "TOGETHER", 3 * data.steps)
+    monkeypatch.setattr(pipeline, "together", lambda tasks: made.append(len(tasks)) or fit_together(tasks))
+    fit_models_together(jobs)
+    fit_models_together(jobs)
+    assert made == [2, 1]
+    assert all(job.run is not None and job.run.has("models") for job in jobs)
 
 
 def test_a_task_that_is_behind_the_others_catches_up():

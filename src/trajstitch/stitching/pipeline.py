@@ -50,6 +50,9 @@ from trajstitch.storage.tensors import under
 
 T = TypeVar("T")
 
+TOGETHER = 2**24
+"""Transitions, about, whose models are fitted at the same time; more would take tens of GiB."""
+
 
 @dataclass(frozen=True)
 class StitchJob:
@@ -128,8 +131,10 @@ def fit_models_together(jobs: Sequence[StitchJob]) -> None:
         for one in (job.stitching(number) for number in range(job.config.stitchings))
         if one.run is not None and not one.run.has("models") and not one.run.has("passes")
     ]
-    if due:
-        together([lambda job=job: Stages(job).reason() for job in due])
+    batch = np.cumsum([job.data.steps for job in due]) // TOGETHER
+    for number in np.unique(batch):
+        some = [due[at] for at in np.flatnonzero(batch == number)]
+        together([lambda job=job: Stages(job).reason() for job in some])
 
 
 def read_stitched(job: StitchJob, reports: Sequence[FitReport]) -> Trajectories:
