@@ -57,8 +57,9 @@ def stitch_together(
     Returns each job's stitched data and its record; the records of data from `worlds` hold the true returns.
     """
     due = [number for number, job in enumerate(jobs) if not _run_of(job).has("stitched")]
+    made: dict[int, Trajectories] = {}
     for number, (outcome,) in zip(due, pipeline.stitch_together([jobs[number] for number in due]), strict=True):
-        job, world = jobs[number], worlds[number]
+        job, world, made[number] = jobs[number], worlds[number], outcome.after
         truth = {}
         if world is not None:
             truth["true"] = float(normalised(world.true_returns(outcome.after), job.data.metadata).mean())
@@ -66,10 +67,10 @@ def stitch_together(
             graph.unlink()  # by far the largest file, and no longer needed
         _run_of(job).write_json("stitched", record(job, outcome) | rounded(truth))
     found = []
-    for job in jobs:
+    for number, job in enumerate(jobs):
         known = _run_of(job).read_json("stitched")
         reports = [FitReport.from_json(report) for report in known["fit_reports"]]
-        found.append((read_stitched(job, reports), known))
+        found.append((made[number] if number in made else read_stitched(job, reports), known))
     return found
 
 

@@ -144,6 +144,11 @@ def read_stitched(job: StitchJob, reports: Sequence[FitReport]) -> Trajectories:
         read_result(one.run, "", one.data)[0] if one.run is not None and one.run.has("passes") else one.data
         for one in several
     ]
+    return _assembled(job, results, reports)
+
+
+def _assembled(job: StitchJob, results: Sequence[Trajectories], reports: Sequence[FitReport]) -> Trajectories:
+    """Return the data set that the job's config asks for, from the results of its stitchings."""
     return assemble(job.data, results, keep_original=job.config.keeps_original, doubts=hidden_state(reports))
 
 
@@ -184,9 +189,8 @@ def _joined(job: StitchJob, stitchings: Sequence[Stitched]) -> Stitched:
         if one.reason is not None:
             by = f" by the stitching with seed {seed}" if several else ""
             logger.warning(f"the data is left unchanged{by}: {one.reason}")
-    doubts = hidden_state([report for one in stitchings for report in one.reports])
-    results = [one.after for one in stitchings]
-    after = assemble(job.data, results, keep_original=job.config.keeps_original, doubts=doubts)
+    reports = [report for one in stitchings for report in one.reports]
+    after = _assembled(job, [one.after for one in stitchings], reports)
     record = StitchRecord.of(after.metadata)
     for doubt in () if record is None else record.warnings:
         logger.warning(doubt)
@@ -196,7 +200,7 @@ def _joined(job: StitchJob, stitchings: Sequence[Stitched]) -> Stitched:
         passes=passes,
         reason=stitchings[0].reason if all(one.reason is not None for one in stitchings) else None,
         columns=stitchings[0].columns,
-        reports=[report for one in stitchings for report in one.reports],
+        reports=reports,
         seconds=seconds,
     )
 
