@@ -106,9 +106,11 @@ def test_the_best_jump_of_each_node_is_found_in_blocks_of_any_size(counts, seed,
         found |= dict(zip(*jumps.better(values, least, part), strict=True))
     expected = {}
     for node in range(nodes):
-        worth = {edge: problem.gain[edge] + values[problem.target[edge]] / 2 for edge in np.flatnonzero(source == node)}
-        if worth and max(worth.values()) > least[node]:
-            expected[node] = max(worth, key=worth.__getitem__)
+        jump_values = {
+            edge: problem.gain[edge] + values[problem.target[edge]] / 2 for edge in np.flatnonzero(source == node)
+        }
+        if jump_values and max(jump_values.values()) > least[node]:
+            expected[node] = max(jump_values, key=jump_values.__getitem__)
     assert found == expected
 
 

@@ -29,5 +29,7 @@ class Command(Reproduce):
             page, failures = reproduce(experiment_named(self.name), self)
         for failure in failures:
             logger.warning(f"failed: {failure}")
-        stdout().print("nothing is complete yet" if page is None else str(page), soft_wrap=True)
+        stopped = f"ended at --until {self.until}; without it, the same command goes on"
+        nothing = "nothing is complete yet" if self.until == "end" else stopped
+        stdout().print(nothing if page is None else str(page), soft_wrap=True)
         return 1 if failures else 0

@@ -54,8 +54,6 @@ class Piece(NamedTuple):
     """Estimated, on an H200 with 16 cores and one process."""
     why: str
     """What the estimate comes from."""
-    stitchings: int = SIZES["full"].stitchings
-    """Of each set, which are planned side by side."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +102,7 @@ def pieces(asked: Size) -> list[Piece]:
     sizes = {
         "table1": (
             210.0,
-            "1M steps of 20 policies: TD3+BC 240 s, IQL 360 s; clones of 4 sets with 3 stitchings each: 8 minutes",
+            "1M steps of 20 policies: TD3+BC 240 s, IQL 360 s; clones of 4 sets with 3 stitchings each: 12 minutes",
         ),
         "expert-fraction": (
             150.0,
@@ -122,7 +120,7 @@ def pieces(asked: Size) -> list[Piece]:
     found = [
         Piece(
             name,
-            ("trajstitch", "reproduce", name, "--folder", str(asked.folder), *(size + tries[name] if size else flags)),
+            ("trajstitch", "reproduce", name, "--folder", str(asked.folder), *(size and size + tries[name]), *flags),
             _small(name) if asked.small else tuple(EXPERIMENTS[name].sets),
             *estimate,
         )
@@ -210,7 +208,9 @@ def work(piece: Piece, seconds: float, processes: int = 1, environment: Mapping[
         call(piece.sets, "data")
         call(piece.sets, "models")  # those of all sets of one size at the same time
         with ThreadPoolExecutor(processes) as pool:
-            sets = [(name,) for name in piece.sets for _ in range(piece.stitchings)]  # each takes what others have not
+            sets = [
+                (name,) for name in piece.sets for _ in range(SIZES["full"].stitchings)
+            ]  # each takes what others have not
             list(pool.map(lambda one: call(one, "stitchings"), sets))
     counts = re.search(r"([\d,]+) of ([\d,]+) cells are measured", call(piece.sets))
     return counts is not None and counts[1] == counts[2]

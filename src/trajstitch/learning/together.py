@@ -45,7 +45,7 @@ class Training:
     @property
     def kind(self) -> Hashable:
         """What trainings that can be one have in common; None for one that can't be joined."""
-        if self.each is not None or int(self.state.step) or self.held_out_of is not None:
+        if self.each is not None or int(self.state.step):
             return None
         held_out = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(self.held_out)]
         return (

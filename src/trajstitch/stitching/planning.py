@@ -254,7 +254,7 @@ class _Jumps:
     def better(
         self, values: Float[np.ndarray, " nodes"], least: Float[np.ndarray, " nodes"], block: slice
     ) -> tuple[Integer[np.ndarray, " some"], Integer[np.ndarray, " some"]]:
-        """Return the sources of a block that have a jump worth more than `least`, and the first of their best jumps."""
+        """Return the sources in a block with a jump whose value exceeds `least`, and the first of the highest value."""
         source, start, end = self.source[block], self.start[block], self.end[block]
         edges = slice(start[0], end[-1])
         value = self.problem.jump_values(values, edges)
