@@ -305,6 +305,8 @@ def test_nothing_complete_writes_no_page(tmp_path, capsys):
     command = ["reproduce", "iterations", "--size", "small", "--folder", str(tmp_path), "--time-limit", "0"]
     assert cli.run(command) == 0
     assert "nothing is complete yet" in capsys.readouterr().out
+    assert cli.run([*command, "--until", "models"]) == 0
+    assert "ended at --until models" in capsys.readouterr().out
     assert not (tmp_path / "pages").exists()
 
 
